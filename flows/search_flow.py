@@ -8,7 +8,7 @@ from prefect.client.schemas.objects import State
 from prefect.states import Cancelled, Completed
 
 from nasflow.config.search import Budget, SearchConfig
-from nasflow.errors import InterruptedSearchError, SharedLayerError, TrialError
+from nasflow.errors import InterruptedSearchError, RefusedError, TrialError
 from nasflow.study.records import RoundState
 
 from .budget import TIME_IS_OVER, rounds_left, unfinished_text, untested
@@ -109,7 +109,7 @@ def _final_state(session: SearchSession, number: int) -> State[Any]:
     while True:
         with without_engine_heartbeats():
             state = end_cancelling(sampling_round(session.config, number, return_state=True))
-        if state.is_failed() and isinstance(error := state.result(raise_on_failure=False), SharedLayerError):
+        if state.is_failed() and isinstance(error := state.result(raise_on_failure=False), RefusedError):
             raise error  # the round has recorded its end
         ended = {record.number for record in session.study.rounds() if record.state is not RoundState.RUNNING}
         if number in ended or state.is_cancelled():

@@ -21,8 +21,16 @@ class InvalidArchitecture(SpaceError):  # noqa: N818  # users raise it to say ju
     """A combination of choices that makes no sense; a user's build may raise it. Searches skip it."""
 
 
-class SharedLayerError(ConfigError):
+class RefusedError(ConfigError):
+    """A mistake that fails a search as a whole, found by a job: no trial is to blame, and the search ends."""
+
+
+class SharedLayerError(RefusedError):
     """A layer that several trials would train, because it is made outside of `build`; the message names it."""
+
+
+class DataError(RefusedError):
+    """Data that no candidate can be trained on by the evaluator that is configured."""
 
 
 class StudyError(UserError):

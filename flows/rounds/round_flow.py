@@ -5,7 +5,7 @@ from prefect.client.schemas.objects import State
 from prefect.states import Cancelled, Completed, Failed
 
 from nasflow.config.search import SearchConfig
-from nasflow.errors import InterruptedSearchError, SharedLayerError
+from nasflow.errors import InterruptedSearchError, RefusedError
 from nasflow.study.records import RoundState
 from nasflow.trial import Trial, TrialStatus
 
@@ -35,7 +35,7 @@ def sampling_round(config: SearchConfig, number: int) -> State[RoundSummary]:
             return _run(session, number)
         except InterruptedSearchError as error:
             return Cancelled(message=str(error))
-        except SharedLayerError as error:  # once the space is fixed, the search runs this round again
+        except RefusedError as error:  # once the space or the data are fixed, the search runs this round again
             session.study.end_round(number, RoundState.FAILED, str(error))
             raise
 

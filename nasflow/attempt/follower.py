@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from nasflow.attempt.verdict import Verdict, judge
-from nasflow.errors import InterruptedSearchError, SharedLayerError
+from nasflow.errors import InterruptedSearchError, RefusedError
 from nasflow.job import activity
 from nasflow.job.events import (
     Ended,
@@ -91,7 +91,7 @@ class AttemptFollower:
 
         Raises:
             InterruptedSearchError: `stop` was set first.
-            SharedLayerError: the job was refused because of one; its attempt is recorded, and may start again.
+            RefusedError: the job was refused; its attempt is recorded, and may start again.
         """
         with turn or nullcontext():
             attempt, handle = self._submit_or_reattach(attempt, make_spec)
@@ -114,7 +114,7 @@ class AttemptFollower:
             raise InterruptedSearchError(f"attempt {attempt.id} is left for the next run")
         attempt = self._record(attempt, state, reported, handle)
         if reported.ended is not None and reported.ended.refused:
-            raise SharedLayerError(reported.ended.error)
+            raise RefusedError(reported.ended.error)
         return attempt
 
     def plans(self, attempt: Attempt) -> list[Planned]:

@@ -7,6 +7,9 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
+import torch
+from torch import nn
+
 from nasflow.config.evaluator.metrics import MetricConfig, metric_name
 from nasflow.config.evaluator.target import Target
 from nasflow.config.search import (
@@ -24,10 +27,13 @@ from nasflow.evaluator.candidate import Candidate, candidate_space, complete_can
 from nasflow.evaluator.function import check_program
 from nasflow.evaluator.lazy_layers import first_batch
 from nasflow.evaluator.loading.class_balance import with_class_weights
-from nasflow.evaluator.loading.data_source import Data, load_data, load_test_data
+from nasflow.evaluator.loading.data_source import Data, fingerprint, load_data, load_test_data
+from nasflow.evaluator.loading.labels import known_pair
+from nasflow.evaluator.loading.subsets import last_batch
 from nasflow.evaluator.make import make_evaluator
 from nasflow.evaluator.ready_made.optimizers import make_schedule, parameter_groups, try_optimizer
 from nasflow.evaluator.ready_made.own_parts import make_loss, make_metric
+from nasflow.evaluator.ready_made.unusable import refuse_data
 from nasflow.space.architecture import Architecture
 from nasflow.space.lazy_layers import lazy_layers
 from nasflow.space.meta_build import for_real
@@ -98,6 +104,9 @@ def _check_training(candidate: Candidate, config: SearchConfig) -> Data:
     """Check what trains a candidate, and return the data."""
     data = load_data(candidate.training.data, config.base_dir, config.seed, candidate.training.folds)
     _refuse_empty(data, candidate.training.data.target)
+    if data.module is None and fingerprint(candidate.training.data) == fingerprint(config.evaluator.data):
+        _refuse_unusable(data, candidate)
+    _warn_of_batches(data, candidate)
     if candidate.training.test_data is not None:
         load_test_data(candidate.training.test_data, config.base_dir)
     if not isinstance(candidate.config, SupervisedConfig):
@@ -131,6 +140,35 @@ def _refuse_empty(data: Data, target: str) -> None:
                 f"evaluator.data: {target} gives no batch to {what} on; let its loader have samples, and without "
                 "drop_last if they fill no batch"
             )
+
+
+def _refuse_unusable(data: Data, candidate: Candidate) -> None:
+    """Raise DataError for tensors that no model could be trained or scored on; jobs look at what other loaders give."""
+    has_validation = data.validation is not None
+    for loader, validating in ((data.train, False), (data.validation, True)):
+        if (pair := known_pair(loader)) is not None:
+            refuse_data(candidate.config, pair, validated=has_validation, validating=validating)
+
+
+def _warn_of_batches(data: Data, candidate: Candidate) -> None:
+    """Warn of training batches on which candidates like this one fail."""
+    target = candidate.training.data.target
+    one = next((fold for fold in data.folds or (data,) if last_batch(fold.train) == 1), None)
+    if one is not None and any(isinstance(part, nn.BatchNorm1d) for part in candidate.model.modules()):
+        logger.warning(
+            "evaluator.data: the last training batch of %s has one sample, on which batch norm fails; let its loader "
+            "drop that batch (drop_last=True), or take another batch size",
+            target,
+        )
+    pair = known_pair(data.train) if data.module is None else None
+    kinds = {parameter.dtype for parameter in candidate.model.parameters() if parameter.is_floating_point()}
+    is_double = pair is not None and pair[0].dtype is torch.float64
+    if is_double and kinds == {torch.float32} and candidate.training.precision != "64-true":
+        logger.warning(
+            "evaluator.data: %s gives inputs of torch.float64, and layers of torch.float32 refuse them; let it give "
+            "x.float(), or take 'precision: 64-true'",
+            target,
+        )
 
 
 def _length(loader: Iterable[Any]) -> int | None:

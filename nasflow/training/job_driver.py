@@ -10,12 +10,15 @@ from typing import Any
 
 from nasflow.clean_text import error_message, error_text
 from nasflow.config.search import ProgramConfig
-from nasflow.errors import ConfigError, JobError, PreemptedError, SharedLayerError
+from nasflow.errors import ConfigError, DataError, JobError, PreemptedError, SharedLayerError
+from nasflow.evaluator.loading.data_source import fingerprint
 from nasflow.evaluator.loading.folds import ByFold
+from nasflow.evaluator.ready_made.unusable import refuse_data
 from nasflow.job.events import Entered, Evicted
 from nasflow.job.spec import JobSpec, stop_mark
 from nasflow.resumable.job import JobRunner, State
 from nasflow.space.shared_layers import Owners
+from nasflow.training.batches.loading_errors import why_not_loaded
 from nasflow.training.device.devices import Devices
 from nasflow.training.device.fault import refuse_fault
 from nasflow.training.driver import Driver, release_memory
@@ -28,7 +31,7 @@ from nasflow.training.preemption import Notice
 from nasflow.training.repeated import RepeatedTrial, seeded
 from nasflow.training.schedule.repeats import members_of
 from nasflow.training.schedule.turns import Roster
-from nasflow.training.unit.base import DiffersError, Unit, guarding
+from nasflow.training.unit.base import CutShortError, DiffersError, Unit, guarding
 from nasflow.training.unit.grouping import Former
 from nasflow.training.unit.reporting import measured, planned
 
@@ -56,6 +59,9 @@ class SpecDriver(Driver):
         self.limits: dict[int, int] = {}
         self.formers = [Former(spec.merge, spec.base_dir, self.limits, spec.kernel_costs) for _ in devices.all]
         self._maker = MemberMaker(spec, self.data, trainer, devices=devices)
+        self._evaluator, self._target = evaluator, spec.data.target
+        self._has_searched_data = fingerprint(evaluator.data) != fingerprint(spec.data)
+        self._is_validation_seen = False
         self._specs = {
             number: seeded(member, repeat)
             for member in [*spec.members, *spec.peers]
@@ -81,7 +87,12 @@ class SpecDriver(Driver):
         return self._maker.make(self._specs[number], number)
 
     def form(self, members: Sequence[Member], batch: Any) -> list[Unit]:
-        """Return units of the members, merged where that is possible and faster."""
+        """Return units of the members, merged where that is possible and faster.
+
+        Raises:
+            DataError: no member can be trained on such a batch.
+        """
+        self._refuse_data(batch)
         former = self.former_of(members)
         if not isinstance(batch, ByFold):
             return former.form(members, batch, self.fail)
@@ -95,6 +106,20 @@ class SpecDriver(Driver):
             reasons |= former.reasons
         former.reasons = reasons
         return units
+
+    def validate(self, batch: Any, index: int) -> None:
+        """Score every member on a batch. Raises DataError if none can be scored on the first one."""
+        if self.turn and not self._is_validation_seen:
+            self._refuse_data(batch, validating=True)
+            self._is_validation_seen = True
+        super().validate(batch, index)
+
+    def _refuse_data(self, batch: Any, *, validating: bool = False) -> None:
+        """Raise DataError for a batch that fails every trial; searched data, which others may have not, fail theirs."""
+        for own in batch if isinstance(batch, ByFold) else [batch]:
+            if own is not None and not self._has_searched_data:
+                validated = self.data.validation is not None
+                refuse_data(self._evaluator, own, validated=validated, validating=validating)
 
     def former_of(self, members: Sequence[Member]) -> Former:
         """Return what forms the units of the device that these members train on."""
@@ -158,6 +183,7 @@ class JobDriver(SpecDriver):
             raise
         except Exception as error:
             if not self._notice.came:
+                self._refuse_samples(error)
                 raise
             text = f"the job's process was asked to end (SIGTERM): {error_message(error)}"
             raise PreemptedError(text, self._has_ended_epochs) from error
@@ -264,7 +290,7 @@ class JobDriver(SpecDriver):
 
     def split(self, members: Sequence[Member], error: Exception) -> None:
         """Build members again from their checkpoints; their next units have at most half as many members."""
-        if not isinstance(error, DiffersError):  # the former knows which member that is
+        if not isinstance(error, DiffersError | CutShortError):  # with these it is known which member that is
             numbers = [member.number for member in members]
             trials = sorted({member.trial for member in members})
             logger.warning("trials %s go on in smaller groups, because together they failed", trials, exc_info=error)
@@ -273,6 +299,12 @@ class JobDriver(SpecDriver):
             release_memory()
         self._checkpoints.wait()
         self._take_back(members)
+
+    def _refuse_samples(self, error: Exception) -> None:
+        """Raise ConfigError if an error says what is wrong with the data, so that no batch could be loaded."""
+        if why := why_not_loaded(self._target, error):
+            kind = ConfigError if self._has_searched_data else DataError
+            raise kind(f"evaluator.data: {why}") from error
 
     def _refuse_empty(self, what: str) -> None:
         """Raise ConfigError for data without a batch in this epoch."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from nasflow.clean_text import error_text
 from nasflow.config.evaluator.training import TrainingConfig
 from nasflow.config.search import ProgramConfig
-from nasflow.errors import InfrastructureError, PreemptedError, SharedLayerError
+from nasflow.errors import InfrastructureError, PreemptedError, RefusedError
 from nasflow.job import activity
 from nasflow.job.disk_full import is_full
 from nasflow.job.events import Ended, EventWriter
@@ -79,7 +79,7 @@ def _kind(spec: JobSpec) -> type[TrainingJob] | type[ScoringJob] | type[NodeJob]
 
 def _tell_why(events: EventWriter, error: Exception) -> int:
     lost = isinstance(error, InfrastructureError) or is_full(error) or lacks_files(error)
-    refused = isinstance(error, SharedLayerError)
+    refused = isinstance(error, RefusedError)
     text = str(error) if lost or refused else error_text(error)
     try:
         preempted = isinstance(error, PreemptedError) and error.saved

@@ -9,7 +9,7 @@ import torchmetrics
 from pytorch_lightning import LightningDataModule, LightningModule
 from pytorch_lightning.utilities.combined_loader import CombinedLoader
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Subset, TensorDataset, default_collate
 
 from nasflow.config.search import TrainingConfig
 from nasflow.evaluator.base import Evaluator
@@ -57,6 +57,44 @@ def no_model(pick: Pick) -> Any:
 def pair(size: int = 8, batch_size: int = 4) -> tuple[TensorLoader, TensorLoader]:
     tensors = (torch.arange(3.0 * size).reshape(size, 3), torch.arange(size) % 2)
     return TensorLoader(tensors, batch_size), TensorLoader(tensors, batch_size)
+
+
+def normed(pick: Pick, norm: bool = True) -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4) if norm else nn.Tanh(), nn.Linear(4, pick("outputs", [2])))
+
+
+def of_size(size: int, loaded: str = "tensors", kind: str = "float32", drop_last: bool = False) -> Any:
+    """Training batches of four samples, of so many samples altogether."""
+    x, y = torch.zeros(size, 3, dtype=getattr(torch, kind)), torch.arange(size) % 2
+    whole = TensorDataset(x, y)
+    train = {
+        "tensors": lambda: TensorLoader((x, y), 4),
+        "samples": lambda: DataLoader(whole, 4, shuffle=True, drop_last=drop_last),
+        "drawn": lambda: DataLoader(whole, 4, sampler=RandomSampler(whole, num_samples=4)),
+        "streamed": lambda: DataLoader(Stream(), 4),
+    }[loaded]()
+    return train, TensorLoader((x[:4], y[:4]), 4)
+
+
+def labelled(how: str, loaded: str = "tensors") -> Any:
+    """Training data that are right, and validation data with labels in another form, by one kind of loader."""
+    x, y = torch.zeros(8, 3), torch.arange(8) % 2
+    other = {
+        "float": y.float(),
+        "column": y[:, None],
+        "from -1": 2 * y - 1,
+        "one-hot": torch.nn.functional.one_hot(y).float(),
+        "nan": torch.where(y == 1, torch.nan, 0.5),
+    }[how]
+    whole = TensorDataset(x, other)
+    part = TensorDataset(torch.cat([x, x]), torch.cat([torch.zeros_like(other), other]))
+    return TensorLoader((x, y), 4), {
+        "tensors": lambda: TensorLoader((x, other), 4),
+        "samples": lambda: DataLoader(whole, 4),
+        "part": lambda: DataLoader(Subset(part, range(8, 16)), 4),
+        "rest": lambda: DataLoader(Subset(part, range(8)), 4),
+        "own batches": lambda: DataLoader(whole, 4, collate_fn=lambda rows: default_collate([(x, 0) for x, _ in rows])),
+    }[loaded]()
 
 
 class Stream(IterableDataset[Any]):

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from pytorch_lightning import LightningModule
 
 from nasflow.config.search import EvaluatorConfig, SearchConfig, Target, parse_config
-from nasflow.errors import ConfigError, SpaceError, UserError
+from nasflow.errors import ConfigError, DataError, SpaceError, UserError
 from nasflow.evaluator.candidate import Candidate, candidate_space
 from nasflow.evaluator.check import check_search
 from nasflow.evaluator.make import make_evaluator
@@ -228,6 +228,85 @@ def test_mistakes_are_told_in_one_sentence(changes: dict[str, Any], said: str) -
     with pytest.raises(UserError, match=said) as caught:
         check_search(search(**changes))
     assert "\n" not in str(caught.value)
+
+
+LABELS = "takes class numbers [B] of torch.int64, or a share of each class [B, C] of the outputs' type, as targets; its"
+REGRESSION = {"evaluator.kind": "regression", "objectives": [{"metric": "val_rmse"}]}
+
+
+@pytest.mark.parametrize("loaded", ["tensors", "samples", "part"])
+@pytest.mark.parametrize(
+    ("how", "changes", "said"),
+    [
+        ("float", {}, f"evaluator.data: 'kind: classification' {LABELS} loader gives (8,) of torch.float32"),
+        ("column", {}, f"evaluator.data: 'kind: classification' {LABELS} loader gives (8, 1) of torch.int64"),
+        (
+            "from -1",
+            {},
+            "evaluator.data: its loader gives the class number -1; let the numbers of classes begin with 0",
+        ),
+        (
+            "one-hot",
+            {},
+            "evaluator.metrics: 'accuracy' needs class numbers [B] as targets, and the validation data give",
+        ),
+        ("nan", REGRESSION, "evaluator.data: its loader gives targets that are not finite (nan or inf)"),
+    ],
+)
+def test_targets_that_no_candidate_can_use_are_told_before_anything_trains(
+    how: str, changes: dict[str, Any], said: str, loaded: str
+) -> None:
+    """Where they are known without loading samples."""
+    target = {"evaluator.data.target": "targets.py:labelled", **changes}
+    with pytest.raises(DataError) as refused:
+        check_search(search(**target, **{"evaluator.data.params": {"how": how, "loaded": loaded}}))
+    assert str(refused.value).startswith(said)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"loaded": "rest"}, {"loaded": "own batches"}, {"how": {"pick": ["float", "nan"]}}]
+)
+def test_targets_that_only_some_candidates_or_samples_have_are_left_to_the_jobs(changes: dict[str, Any]) -> None:
+    params = {"how": "from -1", "loaded": "tensors", **changes}
+    check_search(search(**{"evaluator.data.target": "targets.py:labelled", "evaluator.data.params": params}))
+    own = {"target": "torch.nn:MultiLabelSoftMarginLoss"}
+    changed = {"evaluator.loss": own, "evaluator.metrics": [], "objectives": [{"metric": "val_loss"}]}
+    check_search(
+        search(
+            **{"evaluator.data.target": "targets.py:labelled", "evaluator.data.params": {"how": "one-hot"}}, **changed
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("params", "changes", "said"),
+    [
+        ({"size": 9}, {}, "the last training batch of targets.py:of_size has one sample, on which batch norm fails"),
+        ({"size": 9, "loaded": "samples"}, {}, "the last training batch of targets.py:of_size has one sample"),
+        ({"size": 9, "loaded": "samples", "drop_last": True}, {}, None),
+        ({"size": 9, "loaded": "drawn"}, {}, None),
+        ({"size": 9, "loaded": "streamed"}, {}, None),
+        ({"size": 8}, {}, None),
+        ({"size": 9}, {"space.params": {"norm": False}}, None),
+        ({"size": 8}, {"evaluator.data.fraction": 0.625}, "the last training batch of targets.py:of_size has one"),
+        ({"size": 9}, {"evaluator.folds": 3}, None),
+        ({"size": 8}, {"evaluator.folds": 3}, "the last training batch of targets.py:of_size has one sample"),
+        (
+            {"size": 8, "kind": "float64"},
+            {},
+            "targets.py:of_size gives inputs of torch.float64, and layers of torch.float3",
+        ),
+        ({"size": 8, "kind": "float64", "loaded": "samples"}, {}, "gives inputs of torch.float64"),
+        ({"size": 8, "kind": "float64"}, {"evaluator.precision": "64-true"}, None),
+    ],
+)
+def test_batches_on_which_candidates_fail_are_warned_of(
+    params: dict[str, Any], changes: dict[str, Any], said: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    of_size = {"evaluator.data.target": "targets.py:of_size", "evaluator.data.params": params}
+    check_search(search(**{"space.target": "targets.py:normed"}, **of_size, **changes))
+    found = [entry.getMessage() for entry in caplog.records if "evaluator.data" in entry.getMessage()]
+    assert len(found) == (said is not None) and all(str(said) in message for message in found)
 
 
 def test_a_tensor_that_is_kept_from_a_build_without_values_is_told() -> None:

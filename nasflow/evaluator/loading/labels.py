@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils.data import Subset, TensorDataset
+from torch.utils.data import DataLoader, Subset, TensorDataset, default_collate
 
 from nasflow.evaluator.loading.loaders import TensorLoader
 from nasflow.evaluator.loading.subsets import Numbered
@@ -23,6 +23,25 @@ def labels_of(loader: Numbered, size: int, transformed: bool = False) -> torch.T
     else:
         labels = _of_dataset(loader.dataset, transformed)
     return None if labels is None or labels.shape != (size,) else labels.cpu()
+
+
+def known_pair(loader: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Return one input `[1, ...]` and the targets of all samples `[N, ...]` of a loader that has them as tensors.
+
+    None for any other loader, and for one that makes something else of them.
+    """
+    tensors: tuple[torch.Tensor, ...] = ()
+    rows: torch.Tensor | None = None
+    if type(loader) is TensorLoader:
+        tensors, rows = loader.tensors, loader.rows
+    elif type(loader) is DataLoader and loader.batch_sampler is not None and loader.collate_fn is default_collate:
+        dataset: Any = loader.dataset
+        if type(dataset) is Subset:
+            dataset, rows = dataset.dataset, torch.as_tensor(dataset.indices)
+        tensors = dataset.tensors if type(dataset) is TensorDataset else ()
+    if len(tensors) != 2 or not len(tensors[0]):
+        return None
+    return tensors[0][:1], tensors[1] if rows is None else tensors[1][rows]
 
 
 def _of_dataset(dataset: Any, transformed: bool) -> torch.Tensor | None:

@@ -37,6 +37,20 @@ def numbered(loader: Iterable[Any], refuse: Refuse) -> tuple[Numbered, int]:
     return loader, len(dataset)
 
 
+def last_batch(loader: Any) -> int | None:
+    """Return how many samples the last batch of a pass has, None if that is not known."""
+    if type(loader) is TensorLoader:
+        size, batch_size, drops = loader.size, loader.batch_size, False
+    elif type(loader) is DataLoader and type(loader.batch_sampler) is BatchSampler:
+        batches = loader.batch_sampler
+        if isinstance(loader.dataset, IterableDataset) or not isinstance(batches.sampler, Sized):
+            return None
+        size, batch_size, drops = len(batches.sampler), batches.batch_size, batches.drop_last
+    else:
+        return None
+    return batch_size if drops else size % batch_size or batch_size
+
+
 def sampler_of(loader: DataLoader[Any]) -> Any:
     """Return what draws the samples of a loader with numbers, which may have been given it in a batch sampler."""
     return getattr(loader.batch_sampler, "sampler", loader.sampler)

@@ -75,6 +75,7 @@ class SupervisedGroup:
             TrialError: the shapes don't fit each other; as from the module's own loss.
         """
         outputs, target = self._shaped(outputs, target)
+        self._check(outputs, target)
         losses = self._losses(outputs, target)
         self._trained.add_weighted(losses.detach(), len(target))
         return losses
@@ -89,6 +90,7 @@ class SupervisedGroup:
         """
         vectors = self._vector_losses
         if scales is None and isinstance(vectors, ClassificationLosses) and vectors.fits(outputs, target):
+            self._check(outputs, target)
             found = vectors.with_gradients(outputs, target)
             if found is not None:
                 self._trained.add_weighted(found[0], len(target))
@@ -113,6 +115,8 @@ class SupervisedGroup:
             TrialError: the outputs don't fit the targets or metrics; as from the module's own validation step.
         """
         outputs, target = self._shaped(outputs, target)
+        if self._families is None:
+            self._modules[0].refuse_output(outputs[0], target)
         self._validated.add_weighted(self._losses(outputs, target), len(target))
         self._validated.count(len(target))
         if self._families is None:
@@ -163,6 +167,10 @@ class SupervisedGroup:
                 raise explained(error, outputs[0], target) from None
         # rare forms of targets that torch's losses accept, and shapes for which they raise their own errors
         return torch.stack([module.loss(own, target) for module, own in zip(self._modules, outputs, strict=True)])
+
+    def _check(self, outputs: Tensor, target: Tensor) -> None:
+        if not self._modules[0].is_checked:
+            self._modules[0].check_output(outputs[0], target)
 
     def _shaped(self, outputs: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """Return both in the shapes that the module's own `compare` returns, member-major and contiguous.

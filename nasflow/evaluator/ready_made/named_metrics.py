@@ -5,6 +5,7 @@ import torchmetrics
 from torch import Tensor
 from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
 
+from nasflow.errors import TrialError
 from nasflow.evaluator.ready_made.pairs import IGNORED
 
 
@@ -78,14 +79,14 @@ class R2(torchmetrics.Metric):
         self.samples = self.samples + len(target)
 
     def compute(self) -> Tensor:
-        """Return the mean. Raises ValueError for fewer than two samples."""
+        """Return the mean. Raises TrialError for fewer than two samples."""
         return self.scores().mean()
 
     def scores(self) -> Tensor:
         """Return the share for each target, in the shape of `residual`, which may have members in front."""
         residual, total, squares, samples = self._together()
         if samples < 2:
-            raise ValueError("Needs at least two samples to calculate r2 score.")
+            raise TrialError("evaluator.metrics: 'r2' needs at least two samples, and the validation data give fewer")
         variance = squares - total.square() / samples
         of_constants = (residual == 0).double()
         return torch.where(variance == 0, of_constants, 1 - residual / variance)

@@ -21,7 +21,16 @@ from nasflow.evaluator.ready_made.mixing import mix
 from nasflow.evaluator.ready_made.named_metrics import AUROC, R2, Accuracy
 from nasflow.evaluator.ready_made.optimizers import make_optimizer, make_schedule, parameter_groups
 from nasflow.evaluator.ready_made.own_parts import is_known, make_loss, make_metric, metric_class
-from nasflow.evaluator.ready_made.pairs import IGNORED, class_numbers, explained, pair_of, refuse_no_classes
+from nasflow.evaluator.ready_made.pairs import (
+    IGNORED,
+    class_numbers,
+    explained,
+    no_numbers,
+    one_tensor,
+    pair_of,
+    refuse_no_classes,
+    refuse_no_logits,
+)
 
 REGRESSION_LOSSES: dict[str, Callable[..., torch.Tensor]] = {
     "mse": F.mse_loss,
@@ -35,6 +44,10 @@ class SupervisedModule(LightningModule):
 
     Args:
         base_dir: the folder of the user's code that the config names.
+
+    Attributes:
+        own_loss: the loss by import path; None without one.
+        is_checked: whether training outputs have no more to be looked at by `check_output`.
     """
 
     config: ClassificationConfig | RegressionConfig
@@ -48,17 +61,32 @@ class SupervisedModule(LightningModule):
         self._base_dir = base_dir
         self.own_loss = make_loss(config.loss, base_dir) if isinstance(config.loss, Target) else None
         self.val_metrics = nn.ModuleDict()  # filled at the first validation batch, which shows the shapes
+        self.is_checked = self.own_loss is not None
         self.register_load_state_dict_post_hook(_without_metrics)  # type: ignore[no-untyped-call]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the model's output."""
-        out: torch.Tensor = self.model(x)
-        return out
+        """Return the model's output. Raises TrialError if that is no tensor, unless a loss by import path takes it."""
+        out: Any = self.model(x)
+        return out if self.training and self.own_loss is not None else one_tensor(out, self.config.kind)
 
     def compare(self, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the model's output for a batch (inputs, targets), and the targets, in matching shapes."""
         x, target = pair_of(batch, self.config.kind)
         return self(x), target
+
+    def check_output(self, output: torch.Tensor, target: torch.Tensor) -> None:
+        """Raise TrialError, until one is right, for a training output of a shape that validation could not score.
+
+        With a loss by import path, a model may give something else in training than in validation.
+        """
+        if not self.is_checked and self._trainer is not None:
+            if self._trainer.enable_validation:
+                self.refuse_output(output, target)
+            self.is_checked = True
+
+    @abstractmethod
+    def refuse_output(self, output: torch.Tensor, target: torch.Tensor) -> None:
+        """Raise TrialError for an output, as from `compare`, of a shape that can't be scored against the targets."""
 
     def refuse_targets(self, target: torch.Tensor) -> None:
         """Raise TrialError for targets that a metric can't be computed with."""
@@ -79,6 +107,7 @@ class SupervisedModule(LightningModule):
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         """Log and return the loss of one batch."""
         output, target = self.compare(batch)
+        self.check_output(output, target)
         loss = self.loss(output, target)
         self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(target))
         return loss
@@ -86,6 +115,8 @@ class SupervisedModule(LightningModule):
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         """Log the loss of one batch, and update the metrics."""
         output, target = self.compare(batch)
+        if not self.val_metrics:
+            self.refuse_output(output, target)
         self.log("val_loss", self.loss(output, target), on_epoch=True, batch_size=len(target))
         if not self.val_metrics:
             made = self.make_metrics(output)
@@ -152,9 +183,13 @@ class SupervisedModule(LightningModule):
         return self.trainer.estimated_stepping_batches / (self.trainer.max_epochs or 1)
 
 
-def _top_k(k: int, classes: int) -> torchmetrics.Metric:
+def _refuse_top_k(k: int, classes: int) -> None:
     if k > classes:
         raise TrialError(f"evaluator.metrics: top_k is {k}, and the model tells {classes} classes apart")
+
+
+def _top_k(k: int, classes: int) -> torchmetrics.Metric:
+    _refuse_top_k(k, classes)
     return torchmetrics.classification.MulticlassAccuracy(
         num_classes=classes, top_k=k, average="micro", ignore_index=IGNORED, validate_args=False
     )
@@ -183,7 +218,9 @@ class ClassificationModule(SupervisedModule):
             return super().training_step(batch, batch_idx)
         x, target = pair_of(batch, self.config.kind)
         mixed = mix(self.config, x)
-        loss = mixed.loss(self.loss, self(mixed.x), target)
+        output = self(mixed.x)
+        self.check_output(output, target)
+        loss = mixed.loss(self.loss, output, target)
         self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(target))
         return loss
 
@@ -217,17 +254,19 @@ class ClassificationModule(SupervisedModule):
         if ours:
             refuse_no_classes(target, ours[0])
 
+    def refuse_output(self, output: torch.Tensor, target: torch.Tensor) -> None:
+        """Raise TrialError for an output that is no logits `[B, C]`, or has too few classes for a `top_k`."""
+        refuse_no_logits(output, target)
+        for metric in self.config.metrics:
+            if isinstance(metric, MetricConfig) and metric.top_k is not None:
+                _refuse_top_k(int(metric.top_k), output.shape[1])
+
     def make_metrics(self, output: torch.Tensor) -> dict[str, torchmetrics.Metric]:
         """Return the metrics: accuracy over all samples; the others as unweighted means over classes.
 
         Samples that are labelled `IGNORED` do not count.
         """
         classes = output.shape[-1]
-        if output.ndim != 2 or classes < 2:
-            raise TrialError(
-                f"classification needs logits [B, C] with C >= 2; the model gives {tuple(output.shape)}; train it by "
-                "'kind: lightning'"
-            )
         kinds = torchmetrics.classification
         options: dict[str, Any] = {"num_classes": classes, "validate_args": False, "ignore_index": IGNORED}
         makers: dict[str, Callable[[], torchmetrics.Metric]] = {
@@ -248,14 +287,27 @@ class RegressionModule(SupervisedModule):
     def compare(self, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Return predictions and targets without a last dimension of one, targets as `as_numbers` gives them."""
         output, target = super().compare(batch)
+        if not isinstance(target, torch.Tensor):
+            raise TrialError(no_numbers(f"a {type(target).__name__}"))
         return squeezed(output), as_numbers(squeezed(target), output)
+
+    def refuse_output(self, output: torch.Tensor, target: torch.Tensor) -> None:
+        """Raise TrialError if a metric by name would refuse predictions of this shape."""
+        named = [metric for metric in self.config.metrics if isinstance(metric, str)]
+        if named and output.shape != target.shape:
+            raise _other_shape(output, target)
+        if "r2" in named and output.ndim > 2:
+            raise TrialError(
+                f"evaluator.metrics: 'r2' takes predictions [B] or [B, T], and the model gives {tuple(output.shape)}; "
+                "leave it out"
+            )
 
     def loss(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """Return the configured loss, averaged over all values."""
         if (own := self.compute_own_loss(output, target)) is not None:
             return own
         if output.shape != target.shape:
-            raise TrialError(f"predictions have shape {tuple(output.shape)}, targets {tuple(target.shape)}")
+            raise _other_shape(output, target)
         return REGRESSION_LOSSES[str(self.config.loss)](output, target)
 
     def make_metrics(self, output: torch.Tensor) -> dict[str, torchmetrics.Metric]:
@@ -267,6 +319,13 @@ class RegressionModule(SupervisedModule):
             "r2": R2,
         }
         return self.make_own_metrics(makers)
+
+
+def _other_shape(output: torch.Tensor, target: torch.Tensor) -> TrialError:
+    return TrialError(
+        f"predictions have shape {tuple(output.shape)}, targets {tuple(target.shape)}; let the model give one number "
+        "for each number of the targets, or train it by 'kind: lightning'"
+    )
 
 
 def _without_metrics(module: nn.Module, keys: Any) -> None:

@@ -20,6 +20,10 @@ class DiffersError(NasflowError):
     """A member's result in a unit differs from its result alone; the message names the difference."""
 
 
+class CutShortError(NasflowError):
+    """A unit's step failed by members that have left it since; the others have to make it again, without them."""
+
+
 def reasons_of(wrong: Mapping[Member, str]) -> str:
     """Return why members can't be fused any more, as the message of an error."""
     return "; ".join(f"trial {member.trial}: {what}" for member, what in wrong.items())

@@ -9,12 +9,17 @@ from typing import Any
 import torch
 from torch import nn
 
+from nasflow.errors import InfrastructureError, TrialError
 from nasflow.evaluator.ready_made.group_metrics import SupervisedGroup
+from nasflow.job import activity
 from nasflow.merge.run.merged_model import MergedModel
 from nasflow.merge.run.solo_model import DirectModel
+from nasflow.merge.trace.graph import Graph
+from nasflow.training.device.fault import refuse_fault
 from nasflow.training.member.member import Member
 from nasflow.training.optim.stacked import Stack
-from nasflow.training.unit.base import DiffersError, Note, reasons_of
+from nasflow.training.unit.base import CutShortError, DiffersError, Note, reasons_of
+from nasflow.training.unit.member_step import Subject, dense
 from nasflow.training.unit.stacked_unit import Merge, StackedUnit
 from nasflow.training.unit.step_graph import StepGraphs, recorder_on
 
@@ -102,7 +107,18 @@ class FusedUnit(StackedUnit):
         self._note_trained()
 
     def train_batch(self, batch: Any, index: int) -> None:
-        """Make one step of every member."""
+        """Make one step of every member.
+
+        Raises:
+            CutShortError: it failed by some members; those that are left have to make it again.
+        """
+        try:
+            self._train_batch(batch, index)
+        except Exception as error:
+            if not self._is_of_members(error, lambda member, graph: Subject(member, graph).own_step(tuple(batch))):
+                raise
+
+    def _train_batch(self, batch: Any, index: int) -> None:
         if index == 0 and self._compare is not None:
             self._compare(self, batch)
         began = time.perf_counter()
@@ -230,7 +246,19 @@ class FusedUnit(StackedUnit):
         return TriedStep(seen[0], seen[1], grads, failing)
 
     def validate_batch(self, batch: Any, index: int) -> None:
-        """Score every member."""
+        """Score every member. Raises CutShortError as `train_batch` does."""
+
+        def own(member: Member, graph: Graph) -> None:
+            with dense(member.module):
+                member.validate_batch(batch, index)
+
+        try:
+            self._validate_batch(batch, index)
+        except Exception as error:
+            if not self._is_of_members(error, own):
+                raise
+
+    def _validate_batch(self, batch: Any, index: int) -> None:
         began = time.perf_counter()
         x, target = batch
         self._see(False, x, target)
@@ -239,6 +267,38 @@ class FusedUnit(StackedUnit):
             return
         self._group.validate(outputs, target)
         self._seconds += time.perf_counter() - began
+
+    def _is_of_members(self, error: Exception, own: Callable[[Member, Graph], object]) -> bool:
+        """Whether the unit failed because members fail by themselves, too; these are reported, and no half is tried.
+
+        Args:
+            own: makes a member's step by its own model. All members are made anew afterwards, or have failed.
+
+        Raises:
+            CutShortError: others are left.
+        """
+        refuse_fault(error)
+        model = self.model
+        nobodys = isinstance(error, InfrastructureError | DiffersError | torch.OutOfMemoryError)
+        if nobodys or self.is_single or not isinstance(model, MergedModel):
+            return False
+        self.end_run()
+        found: dict[Member, BaseException] = {}
+        for member, graph in zip(self._rows, model.plan.graphs, strict=True):
+            try:
+                with activity.running(member.trial):
+                    if member in self.members:
+                        own(member, graph)
+            except torch.OutOfMemoryError:
+                continue  # what the unit has computed is still there
+            except (Exception, SystemExit) as reason:
+                refuse_fault(reason)
+                found[member] = reason
+        for member, own_error in found.items():
+            self._report(member, own_error)
+        if found and self.members:
+            raise CutShortError("a step failed by members that have left") from error
+        return bool(found)
 
     def close(self) -> None:
         """Release the captured steps, which keep memory of the device."""
@@ -249,7 +309,13 @@ class FusedUnit(StackedUnit):
         """Give the members their losses and metrics; each gets an equal share of the time."""
         shares = self._seconds / max(1, len(self.members))
         finite = self._are_finite()
-        logged = zip(self._rows, self._group.close_training(), self._group.close_validation(), finite, strict=True)
+        try:
+            validated = self._group.close_validation()
+        except TrialError as error:  # of a metric of all of them
+            for member in list(self.members):
+                self._report(member, error)
+            return
+        logged = zip(self._rows, self._group.close_training(), validated, finite, strict=True)
         for member, training, validation, is_finite in logged:
             if member in self.members:
                 member.note({**training, **validation}, shares, is_finite)

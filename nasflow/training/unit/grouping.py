@@ -12,6 +12,7 @@ import torch
 
 from nasflow.clean_text import error_message
 from nasflow.config.search import MergeConfig
+from nasflow.evaluator.ready_made.pairs import one_tensor
 from nasflow.job import activity
 from nasflow.job.events import DIFFERS
 from nasflow.kernel_costs import Figures
@@ -305,10 +306,14 @@ class Former:
         """A unit of one member."""
         if not is_ready_made(member):
             return SoloUnit([member], failed)
-        graph = graphs and graphs[MODEL]
+        graph = graphs[MODEL] if graphs else None
+        module: Any = member.module
 
         def merge(positions: Sequence[int], own_code: OwnCode) -> dict[str, DirectModel]:
-            return {MODEL: DirectModel(member.module.model, graph, member.rng, own_code)}  # type: ignore[arg-type]
+            def scored(row: int, run: Callable[[], Any]) -> Any:
+                return one_tensor(own_code(row, run), module.config.kind)
+
+            return {MODEL: DirectModel(module.model, graph, member.rng, scored)}
 
         return FusedUnit([member], failed, merge, captures=self._config.cuda_graphs)
 

@@ -62,8 +62,9 @@ class Subject:
     def own_step(self, batch: tuple[torch.Tensor, torch.Tensor]) -> Step:
         """Compute a step of its own model, without the update."""
         stream = self._member.rng if self._draws else nullcontext()
-        with activity.running(self._member.trial), stream, _dense(self._module), torch.enable_grad():
+        with activity.running(self._member.trial), stream, dense(self._module), torch.enable_grad():
             output, target = self._module.compare((batch[0].clone(), batch[1]))
+            self._module.check_output(output, target)
             loss = self._module.loss(output, target)
             parameters = list(self.trained.values())
             trains = loss.requires_grad and parameters
@@ -94,7 +95,7 @@ class Subject:
 
 
 @contextmanager
-def _dense(module: nn.Module) -> Iterator[None]:
+def dense(module: nn.Module) -> Iterator[None]:
     """Give weights the strides that they have unmerged: with others, `view` may fail."""
     places = [(parameter, parameter.data) for parameter in module.parameters() if not parameter.is_contiguous()]
     for parameter, place in places:

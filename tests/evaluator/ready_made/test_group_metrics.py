@@ -319,9 +319,9 @@ def test_fits(modules: Any, fits: bool) -> None:
         (classification, (2, 4, 3, 2), (4, 2), r"classification needs logits .* the model gives \(4, 3, 2\)"),
         (regression, (2, 4, 2), (4,), r"predictions have shape \(4, 2\), targets \(4,\)"),
         (regression, (2, 4), (4, 2), r"predictions have shape \(4,\), targets \(4, 2\)"),
-        (regression, (2, 4, 3, 2), (4, 3, 2), "Expected both prediction and target to be 1D or 2D"),
-        (regression, (2, 1), (1,), "Needs at least two samples"),
-        (classification, (2, 4, 3), (5,), r"Expected input batch_size \(4\) to match target batch_size \(5\)"),
+        (regression, (2, 4, 3, 2), (4, 3, 2), r"'r2' takes predictions .*, and the model gives \(4, 3, 2\)"),
+        (regression, (2, 1), (1,), "needs at least two samples"),
+        (classification, (2, 4, 3), (5,), r"needs logits .* the model gives \(4, 3\) for targets \(5,\)"),
     ],
 )
 def test_wrong_shapes_are_told_as_alone(

@@ -1,6 +1,6 @@
 """Data of strangers that a ready-made evaluator can or can't use."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -32,6 +32,19 @@ class Stream(IterableDataset[Any]):
         yield from zip(self.x, self.y, strict=True)
 
 
+class Texts(list[str]):
+    """Labels as text, of which a part are texts again."""
+
+    def __init__(self, y: Iterable[Any]):
+        super().__init__(map(str, y))
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, torch.Tensor):
+            return [super(Texts, self).__getitem__(number) for number in place.tolist()]
+        found = super().__getitem__(place)
+        return Texts(found) if isinstance(place, slice) else found
+
+
 class As(TensorLoader):
     """Gives each batch (x, y) as `change` makes it."""
 
@@ -43,7 +56,7 @@ class As(TensorLoader):
         return (self.change(x, y) for x, y in super().__iter__())
 
 
-LABELS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+LABELS: dict[str, Callable[[torch.Tensor], Any]] = {
     "one class": torch.zeros_like,
     "no last class": lambda y: y % 2,
     "no second class": lambda y: 2 * (y % 2),
@@ -55,6 +68,10 @@ LABELS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "one-hot of int": lambda y: F.one_hot(y, 3),
     "column": lambda y: y[:, None],
     "from 1": lambda y: y + 1,
+    "from -1": lambda y: y - 1,
+    "texts": Texts,
+    "complex": lambda y: torch.complex(y.float(), y.float()),
+    "nan": lambda y: torch.where(y == 1, torch.nan, y.float()),
     "masked": lambda y: y[:, None].expand(-1, 4),
 }
 """The labels 0, 1, 2 in other forms."""
@@ -66,6 +83,8 @@ BATCHES: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
     "tensors": lambda x, y: x,
     "texts": lambda x, y: (x, ["yes"] * len(x)),
     "two inputs": lambda x, y: ((x[:, :3], x[:, 3:]), y),
+    "two inputs apart": lambda x, y: (x[:, :3], x[:, 3:], y),
+    "arrays": lambda x, y: (x.numpy(), y.numpy()),
 }
 
 
@@ -93,6 +112,46 @@ def listed() -> Any:
     """Labels in a Python list."""
     x, y = rows()
     return DataLoader(Pairs(x[:64], y[:64].tolist()), 16, shuffle=True), DataLoader(Pairs(x[64:], y[64:].tolist()), 16)
+
+
+class Picture:
+    """What torch can't put into a batch, as PIL's images."""
+
+
+SAMPLES: dict[str, Callable[[torch.Tensor, int], Any]] = {
+    "arrays": lambda x, number: x.numpy(),
+    "pictures": lambda x, number: Picture(),
+    "sizes": lambda x, number: x[: 3 + number % 3],
+    "lists": lambda x, number: x.tolist()[: 3 + number % 3],
+}
+"""What a data set gives as inputs."""
+
+
+class Samples(Dataset[Any]):
+    def __init__(self, how: str, size: int):
+        self.change = SAMPLES[how]  # a lambda, which no process can be sent
+        self.x, self.y = rows(size)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, number: int) -> Any:
+        return self.change(self.x[number], number), int(self.y[number])
+
+
+def sampled(how: str, workers: int = 0) -> Any:
+    return (
+        DataLoader(Samples(how, 64), 16, shuffle=True, num_workers=workers, worker_init_fn=lambda number: None),
+        DataLoader(Samples(how, 32), 16),
+    )
+
+
+def in_workers(how: str) -> Any:
+    return sampled(how, 2)
+
+
+def in_spawned_workers(how: str) -> Any:
+    return DataLoader(Samples(how, 64), 16, num_workers=1, multiprocessing_context="spawn"), [rows()]
 
 
 def streamed(workers: int) -> Any:

@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
-from nasflow.errors import ConfigError
-from nasflow.job.events import Final
+from nasflow.config.search import DataConfig
+from nasflow.errors import ConfigError, DataError
+from nasflow.job.events import Event, Final
+from nasflow.training.training_job import TrainingJob
 from tests.training.jobs import evaluator, evictions, make_job, train
 from tests.training.stranger.test_changes import MODULES
 
@@ -68,8 +70,9 @@ def test_a_key_that_nothing_reads_is_warned_of(tmp_path: Path) -> None:
 
 
 TARGETS = "takes class numbers [B] of torch.int64, or a share of each class [B, C] of the outputs' type, as targets"
+TOGETHER = "can't be put together in a batch"
 BALANCED = {"class_weights": "balanced"}
-DATA_MISTAKES = [
+UNUSABLE = [
     ("labelled", "float", {}, f"{TARGETS}; its loader gives (16,) of torch.float32"),
     ("labelled", "int8", {}, f"{TARGETS}; its loader gives (16,) of torch.int8"),
     ("labelled", "int32", {"mixup": {}}, f"{TARGETS}; its loader gives (16,) of torch.int32"),
@@ -78,17 +81,41 @@ DATA_MISTAKES = [
     ("labelled", "one-hot of int", {}, f"{TARGETS}; its loader gives (16, 3) of torch.int64"),
     ("labelled", "one-hot", {}, "'accuracy' needs class numbers [B] as targets, and the validation data give (16, 3)"),
     ("labelled", "one-hot", {"mixup": {}}, "'accuracy' needs class numbers [B] as targets"),
+    ("labelled", "from -1", {}, "its loader gives the class number -1; let the numbers of classes begin with 0"),
+    ("labelled", "texts", {"kind": "regression"}, "'kind: regression' takes a tensor of numbers [B] or [B, T] as targ"),
+    ("labelled", "complex", {"kind": "regression"}, "its loader gives (16,) of torch.complex"),
+    ("labelled", "nan", {"kind": "regression"}, "its loader gives targets that are not finite (nan or inf)"),
+    ("batched", "dicts", {}, "takes batches (inputs, targets), and its loader gives dicts with 'x', 'y'; let it give"),
+    ("batched", "triples", {"mixup": {}}, "and its loader gives tuples of 3"),
+    ("batched", "two inputs apart", {}, "and its loader gives tuples of 3"),
+    ("batched", "inputs", {}, "and its loader gives lists of 1"),
+    ("batched", "tensors", {}, "and its loader gives a Tensor (16, 6)"),
+    ("batched", "texts", {}, f"{TARGETS}; its loader gives a list"),
+    ("batched", "arrays", {}, "its loader gives inputs as a ndarray; let it give tensors, as torch.from_numpy or"),
+    (
+        "sampled",
+        "pictures",
+        {},
+        f"{TOGETHER} (default_collate: batch must contain tensors, numpy arrays, numbers, dicts",
+    ),
+    ("sampled", "sizes", {}, f"{TOGETHER} (stack expects each tensor to be equal size, but got ["),
+    ("sampled", "lists", {}, f"{TOGETHER} (each element in list of batch should be of equal size)"),
+    ("in_workers", "pictures", {}, f"{TOGETHER} (default_collate: batch must contain tensors, numpy arrays, numbers"),
+    (
+        "in_spawned_workers",
+        "arrays",
+        {},
+        ":in_spawned_workers can't be sent to worker processes (Can't pickle <function",
+    ),
+    ("in_workers", "sizes", {}, f"{TOGETHER} (their tensors have unequal sizes)"),
+]
+DATA_MISTAKES = [
     ("labelled", "from 1", {}, "evaluator.data: 3 is no class of the model, whose 3 have the numbers 0 to 2"),
     ("labelled", "one class", BALANCED, "there are 1, and the model tells 3 classes apart; give one for each class"),
     ("labelled", "no last class", BALANCED, "('balanced' gives as many as the training data have)"),
     ("labelled", "no second class", BALANCED, "has no training sample of class 1; write a weight for each class"),
     ("labelled", "float", BALANCED, "samples whose labels are not known"),
     ("labelled", "masked", BALANCED, "samples whose labels are not known"),
-    ("batched", "dicts", {}, "takes batches (inputs, targets), and its loader gives dicts with 'x', 'y'; let it give"),
-    ("batched", "triples", {"mixup": {}}, "and its loader gives tuples of 3"),
-    ("batched", "inputs", {}, "and its loader gives lists of 1"),
-    ("batched", "tensors", {}, "and its loader gives a Tensor (16, 6)"),
-    ("batched", "texts", {}, f"{TARGETS}; its loader gives a list"),
     ("batched", "two inputs", {"mixup": {}}, "evaluator.mixup: inputs of a tuple can't be mixed"),
 ]
 
@@ -97,6 +124,30 @@ DATA_MISTAKES = [
 @pytest.mark.parametrize(("name", "how", "values", "said"), DATA_MISTAKES)
 def test_of_data(name: str, how: str, values: dict[str, Any], said: str, *, fuse: Any, tmp_path: Path) -> None:
     assert said in first_line({"data": data(name, how=how), **values}, fuse, tmp_path)
+
+
+@pytest.mark.parametrize("fuse", ["always", "never"])
+@pytest.mark.parametrize(("name", "how", "values", "said"), UNUSABLE)
+def test_of_data_that_no_candidate_can_use(
+    name: str, how: str, values: dict[str, Any], said: str, *, fuse: Any, tmp_path: Path
+) -> None:
+    """The job is refused in one sentence, and no trial is to blame."""
+    spec = make_job("spaces.py:linear", evaluator(data=data(name, how=how), **values), MEMBERS, fuse=fuse)
+    events: list[Event] = []
+    with pytest.raises(DataError) as refused:
+        TrainingJob(spec, tmp_path, events.append).run()
+    assert str(refused.value).startswith("evaluator.") and said in str(refused.value)
+    assert len(str(refused.value).splitlines()) == 1
+    assert not evictions(events)
+
+
+def test_of_data_that_are_searched(tmp_path: Path) -> None:
+    """Other trials may have other data, so each is told for itself."""
+    searched = {"target": f"{DATA}:labelled", "params": {"how": {"pick": ["float", "uint8"]}}}
+    spec = make_job("spaces.py:linear", evaluator(data=searched), [{**m, "data.params.how": "float"} for m in MEMBERS])
+    spec = spec.model_copy(update={"data": DataConfig(target=f"{DATA}:labelled", params={"how": "float"})})
+    said = {event.error.splitlines()[0] for event in evictions(train(spec, tmp_path)).values()}
+    assert len(said) == 1 and f"{TARGETS}; its loader gives (16,) of torch.float32" in said.pop()
 
 
 def test_a_fold_without_a_rare_class_is_named(tmp_path: Path) -> None:
@@ -126,6 +177,20 @@ def test_data_without_batches(given: dict[str, Any], said: str, tmp_path: Path) 
     with pytest.raises(ConfigError) as refused:
         train(make_job("spaces.py:linear", evaluator(data=given, epochs=3), MEMBERS, fuse="always"), tmp_path)
     assert str(refused.value).startswith("evaluator.data: ") and said in str(refused.value)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_samples_of_arrays_and_lambdas_train(workers: int, tmp_path: Path) -> None:
+    given = data("sampled", how="arrays", workers=workers)
+    events = train(make_job("spaces.py:linear", evaluator(data=given), MEMBERS, fuse="always"), tmp_path)
+    assert not evictions(events) and len([event for event in events if isinstance(event, Final)]) == 2
+
+
+def test_one_class_trains(tmp_path: Path) -> None:
+    metrics = ["accuracy", "f1", "precision", "recall", "auroc"]
+    config = evaluator(data=data("labelled", how="one class"), metrics=metrics)
+    events = train(make_job("spaces.py:linear", config, MEMBERS, fuse="always"), tmp_path)
+    assert not evictions(events) and len([event for event in events if isinstance(event, Final)]) == 2
 
 
 @pytest.mark.parametrize("workers", [0, 2])
