@@ -12,6 +12,7 @@ from lightning_fabric.utilities.data import sized_len
 from pytorch_lightning import Trainer
 from torch import nn
 
+from nasflow.autocast import outside_steps
 from nasflow.clean_text import error_message, error_text
 from nasflow.errors import InfrastructureError
 from nasflow.evaluator.loading.data_source import Data
@@ -56,6 +57,7 @@ class Driver(ABC):
         self.roster, self.data, self.trainer = roster, data, trainer
         self.devices = devices or Devices(1)
         self._validate_every = validate_every
+        self._default_dtype: torch.dtype | None = None  # outside of steps
         self.active: list[Member] = []
         self.modules = nn.ModuleDict()
         self.turn: list[Member] = []
@@ -143,6 +145,7 @@ class Driver(ABC):
     def start_epoch(self) -> None:
         """Call the hooks before the first batch."""
         activity.begin_epoch()
+        self._default_dtype = torch.get_default_dtype()
         self._batches = 0
         self._each(Member.start_epoch)
         for pool in self._frozen:
@@ -309,7 +312,8 @@ class Driver(ABC):
     def _stand_in(self, number: int) -> Member | None:
         """A member that has left, as it was when it came."""
         try:
-            with activity.running(self.roster.trial_of(number)):
+            outside = outside_steps(self.devices.all[0].type, self._default_dtype)
+            with activity.running(self.roster.trial_of(number)), outside:
                 member = self.rebuild(number)
                 if member is not None:
                     with self.devices.entered(member.device_index):
@@ -371,7 +375,8 @@ class Driver(ABC):
             self._drop([unit])
             self.turn = [member for member in self.turn if member not in members]
             self._broken.update(member.number for member in members)
-            self.split(members, error)
+            with outside_steps(self.devices.all[index].type, self._default_dtype):
+                self.split(members, error)
 
 
 def by_device(members: Sequence[Member]) -> Iterator[tuple[int, list[Member]]]:

@@ -68,7 +68,7 @@ class MemberMaker:
         member = make()
         member.number, member.device_index = number, index
         if lazy_layers(member.module):
-            complete_member(member, make(), self._first_batch, self._trainer)
+            complete_member(member, make(), self._first_batch, self._trainer, self._data.of(number))
         if self._kind is Member and self._job.merge.cuda_graphs and can_capture(self._devices.all[index]):
             CounterDropout.put_into(member.module, partial(derive_seed, spec.seed, "dropout"))
         return member

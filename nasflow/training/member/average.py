@@ -19,25 +19,37 @@ class Average:
     Attributes:
         tensors: the averages by parameter.
         share: of the weights in the average after a step; None for no average.
+        is_due: whether optimizers that it watches have made steps since.
     """
 
     def __init__(self, decay: float | None):
         self.share = None if decay is None else 1 - decay
         self.tensors: dict[nn.Parameter, torch.Tensor] = {}
-        self._is_swapped = False
+        self.is_due = self._is_swapped = False
 
     @property
     def is_on(self) -> bool:
         """Whether the weights are averaged."""
         return self.share is not None
 
+    def watch(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
+        """Notice the steps of optimizers that a module makes by hand, of which some are not counted."""
+
+        def note(*_: Any) -> None:
+            self.is_due = True
+
+        for optimizer in optimizers if self.is_on else ():
+            optimizer.register_step_post_hook(note)
+
     @torch.no_grad()
     def update(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
         """Take the weights after a step of the optimizers."""
+        self.is_due = False
         if self.share is None:
             return
         groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-        trained = [p for group in groups for p in group["params"] if p.requires_grad or p in self.tensors]
+        parameters = dict.fromkeys(parameter for group in groups for parameter in group["params"])
+        trained = [p for p in parameters if p.requires_grad or p in self.tensors]
         old = [parameter for parameter in trained if parameter in self.tensors]
         move_averages([self.tensors[parameter] for parameter in old], [p.detach() for p in old], self.share)
         self.tensors.update({p: p.detach().clone() for p in trained if p not in self.tensors})

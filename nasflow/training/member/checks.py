@@ -11,19 +11,21 @@ from nasflow.evaluator.callbacks import refuse_unfit
 from nasflow.training.member.metrics.reporting import refuse_losses
 from nasflow.training.member.optimization import Fitting
 
-_UNCALLED = (
-    *("on_validation_model_eval", "on_validation_model_train", "on_validation_model_zero_grad"),
-    *("on_test_model_eval", "on_test_model_train"),
-)
+_UNCALLED = (*("on_validation_model_eval", "on_validation_model_train", "on_test_model_eval", "on_test_model_train"),)
 
 
-def callbacks_of(module: LightningModule) -> list[Callback]:
-    """Return the callbacks that a module brings. Raises ConfigError for one that a trial can't have."""
-    found = module.configure_callbacks()
+def callbacks_of(module: LightningModule, given: Sequence[Callback]) -> list[Callback]:
+    """Return a trial's callbacks: the given ones, and the module's, which replace given ones of the same type.
+
+    Raises:
+        ConfigError: a trial can't have one of the module's.
+    """
+    found = module.configure_callbacks() or []
     own = list(found) if isinstance(found, Sequence) else [found]
     for callback in own:
         refuse_unfit(callback, f"{type(module).__name__}.configure_callbacks: {type(callback).__name__}")
-    return own
+    kept = [one for one in given if type(one) is Callback or not any(isinstance(mine, type(one)) for mine in own)]
+    return kept + own
 
 
 def refuse_uncalled(module: LightningModule) -> None:

@@ -24,4 +24,6 @@ def configured(member: Trained) -> Fitting:
         named=member.module.named_parameters,
     )
     checks.refuse_closure(fitting)
+    if member.is_manual:
+        member.average.watch(fitting.optimizers)
     return fitting

@@ -18,11 +18,12 @@ from nasflow.training.member import checks
 from nasflow.training.member.average import Average
 from nasflow.training.member.batches import copied
 from nasflow.training.member.configured import configured
-from nasflow.training.member.metrics.metric_log import Logbook, batch_size_of
+from nasflow.training.member.gradients import begin_gradients, clear_gradients, kept_gradients
+from nasflow.training.member.metrics.metric_log import Logbook
 from nasflow.training.member.metrics.metric_states import load_metric_states, metric_states, reset_metrics
 from nasflow.training.member.metrics.reporting import record_of
 from nasflow.training.member.optimization import EarlyStop, Fitting
-from nasflow.training.member.own_step import make_step, outputs_of
+from nasflow.training.member.own_step import call_step, make_step, outputs_of, run_step
 from nasflow.training.member.rng import RngStream
 from nasflow.training.member.saved_layout import SavedLayout
 from nasflow.training.member.trained import where_model_is
@@ -43,7 +44,7 @@ class Member:
         number: the trial's number. A job numbers the members of a trial that has several.
         module: built within `rng`.
         candidate: what the module trains, with its config and number of parameters.
-        callbacks: its own, beside those of the module's `configure_callbacks`.
+        callbacks: its own, beside those of the module's `configure_callbacks`, which replace those of the same type.
 
     Attributes:
         trial: the trial's number.
@@ -53,6 +54,7 @@ class Member:
         average: of its weights, if the config asks for one.
         batch_index: of the running or last training step in its epoch.
         book: what it logs.
+        last_batch: of the running step, if the hook at its end is overridden.
         hooks: of module and callbacks.
         is_joint: whether its steps run as one with those of others.
         without_gradients: whether its code has switched gradients off for good.
@@ -75,7 +77,7 @@ class Member:
     ):
         config = candidate.training
         checks.refuse_uncalled(module)
-        self.hooks = Hooks(module, [*callbacks, *checks.callbacks_of(module)])
+        self.hooks = Hooks(module, checks.callbacks_of(module, callbacks))
         self.is_manual = not module.automatic_optimization
         if self.is_manual:
             checks.refuse_for_manual(module, config)
@@ -95,7 +97,8 @@ class Member:
         self._busy = 0.0
         self.device_index = self.begun = self.batch_index = self._steps_before = 0
         self._skips_epoch = self._is_fitting = self._trains = False
-        self._last_batch: Any = None  # of the running step, for the hook at its end
+        self.last_batch: Any = None
+        self._gradients: dict[str, torch.Tensor] = {}  # saved, to begin with
         self._are_weights_finite: bool | None = None  # None if not checked
         self.takes_index = {name: takes_index(getattr(module, name)) for name in STEPS}
         self.book.take_from(module, *self.hooks.callbacks)
@@ -126,10 +129,12 @@ class Member:
     ) -> None:
         """Give the module its trainer and call its `setup(stage)`; an epoch has this many training `batches`."""
         self.pace.batches = batches
-        give_trainer(self.module, TrainerView(trainer, self, batches, datamodule))
+        give_trainer(self.module, TrainerView(trainer, self, batches, datamodule), self.rng.device)
+        self.hooks.note_precision(self.config.precision)
         with self.rng:
             self.hooks.call("setup", stage)
-            self.hooks.call("configure_model")
+            with trainer.precision_plugin.module_init_context():
+                self.hooks.call("configure_model")
 
     def start(self) -> None:
         """Make the optimizer, once the module is on its device in its precision."""
@@ -154,6 +159,7 @@ class Member:
         self._skips_epoch = False
         if not self._trains:
             self._trains = True
+            begin_gradients(self, self._gradients)
             frozen = frozen_in(self.module) if self.finished_epochs or self.begun else None
             self.call_hook("on_train_start")
             freeze_only(self.module, frozen)  # as it was saved, if it is resumed
@@ -177,7 +183,7 @@ class Member:
                     self.fitting.end_batch(index + 1)
                 if not self._skips_epoch:
                     self.end_step(output, index)
-        if self.fitting.steps > steps:
+        if self.fitting.steps > steps or self.average.is_due:
             self.average.update(self.fitting.optimizers)
         self._busy += time.perf_counter() - began
 
@@ -187,27 +193,18 @@ class Member:
         Raises:
             EndsEpochError: a hook skips the rest of the epoch.
         """
-        if name == "training_step":
-            self.batch_index = index
-        self.book.batch_size = batch_size_of(batch)
-        gradients = torch.is_grad_enabled()
-        batch = self.hooks.start_batch(name, batch, index)
-        if name == "training_step" and not self.is_manual:
-            torch.set_grad_enabled(gradients)  # as in Lightning, whatever a hook has left
-        step = getattr(self.module, name)
-        output = step(batch, index) if self.takes_index[name] else step(batch)
-        if name == "training_step":
-            self._last_batch = batch if "on_train_batch_end" in self.hooks.names else None
-        else:
-            self.hooks.call(STEPS[name].end, output, batch, index)
-        return output
+        return call_step(self, name, batch, index)
+
+    def run_step(self, name: str, batch: Any, index: int) -> Any:
+        """Return what a step returns on the batch of `begin_step`, for which some optimizers call it several times."""
+        return run_step(self, name, batch, index)
 
     def end_step(self, output: Any, index: int) -> None:
         """Call the hooks after an optimizer step, with what `training_step` returned."""
         if "on_train_batch_end" in self.hooks.names:
             if index + 1 >= self.pace.batches:
                 self.fitting.end_batches(self.finished_epochs + 1)
-            batch, self._last_batch = self._last_batch, None
+            batch, self.last_batch = self.last_batch, None
             self.hooks.call("on_train_batch_end", outputs_of(output, self.pace.accumulated), batch, index)
 
     def check_loss(self, loss: torch.Tensor, index: int) -> None:
@@ -217,6 +214,7 @@ class Member:
     def start_validation(self) -> None:
         """Put the average of its weights in their place, and call the hooks before the first validation batch."""
         self._end_batches()
+        clear_gradients(self)
         self.average.swap(True)
         self.call_hook("on_validation_start")
         self.call_hook("on_validation_epoch_start")
@@ -317,6 +315,7 @@ class Member:
             **({"dropout": streams} if (streams := CounterDropout.streams_of(self.module)) else {}),
             **({"hooks": hooks} if hooks else {}),
             **({"not_averaged": own} if own else {}),
+            **kept_gradients(self),
             **where_model_is(self._candidate.model, self.module),
         }
 
@@ -360,6 +359,7 @@ class Member:
         self.start_fit()
         freeze_only(self.module, state.get("frozen"))
         self.fitting.load_state_dict(state["fitting"])
+        self._gradients = state.get("gradients", {})
         if self._early_stop:
             self._early_stop.load_state_dict(state["early_stop"])
         self.module.trainer.should_stop = state.get("should_stop", False)

@@ -163,7 +163,7 @@ class Fitting:
         if self._scheduled < epoch:
             self._scheduled = epoch
             for entry in self._due(epoch):
-                if not _goes_by_metric(entry):
+                if not goes_by_metric(entry):
                     self._advance(entry["scheduler"], None)
 
     def end_epoch(self, epoch: int, metrics: dict[str, float], validated: bool = True) -> None:
@@ -171,7 +171,7 @@ class Fitting:
 
         Where it is a metric of validation, they wait for the next epoch with one.
         """
-        for entry in filter(_goes_by_metric, self._due(epoch)):
+        for entry in filter(goes_by_metric, self._due(epoch)):
             name = entry.get("monitor", "val_loss")
             if name in metrics or (validated and entry.get("strict", True)):
                 self._advance(entry["scheduler"], pick_metric(metrics, name, "lr_scheduler.monitor"))
@@ -324,7 +324,7 @@ def _schedule_of(entry: Any) -> dict[str, Any]:
 
 def _refuse_metric_of_step(entry: dict[str, Any]) -> None:
     """Raise TrialError for a schedule that would need a metric of each step."""
-    if entry.get("interval") == "step" and _goes_by_metric(entry):
+    if entry.get("interval") == "step" and goes_by_metric(entry):
         raise TrialError(
             f"configure_optimizers gave a {type(entry['scheduler']).__name__} with 'interval' 'step'; a schedule that "
             "goes by a metric is stepped after epochs: use 'epoch'"
@@ -337,7 +337,8 @@ def _runs_own_code(schedule: Any) -> bool:
     return type(schedule) not in _WITHOUT_OWN_CODE
 
 
-def _goes_by_metric(entry: dict[str, Any]) -> bool:
+def goes_by_metric(entry: dict[str, Any]) -> bool:
+    """Whether a schedule is stepped with a metric."""
     return bool(entry.get("reduce_on_plateau", isinstance(entry["scheduler"], ReduceLROnPlateau)))
 
 

@@ -12,14 +12,19 @@ from nasflow.autocast import with_casts_of_now, without_casts
 from nasflow.errors import TrialError
 from nasflow.evaluator.ready_made.own_parts import is_known
 from nasflow.training.member.batches import copied
-from nasflow.training.member.trainer.hooks import GRADIENT_HOOKS, OWN_STEP_HOOKS
+from nasflow.training.member.metrics.metric_log import Logbook, batch_size_of
+from nasflow.training.member.trainer.hooks import GRADIENT_HOOKS, OWN_STEP_HOOKS, STEPS, EndsEpochError
 from nasflow.training.member.trainer.trainer_view import Trained
 
 
 class Steps(Trained, Protocol):
     """What a step needs of a member."""
 
-    def call_step(self, name: str, batch: Any, index: int) -> Any:
+    book: Logbook
+    last_batch: Any
+    takes_index: dict[str, bool]
+
+    def run_step(self, name: str, batch: Any, index: int) -> Any:
         """Return what `training_step` returns."""
 
     def check_loss(self, loss: torch.Tensor, index: int) -> None:
@@ -43,6 +48,41 @@ def why_alone(member: Trained) -> str | None:
     return None
 
 
+def call_step(member: Steps, name: str, batch: Any, index: int) -> Any:
+    """Return what a step returns, with the hooks before it, and those after a step of validation.
+
+    Raises:
+        EndsEpochError: a hook skips the rest of the epoch.
+    """
+    gradients = torch.is_grad_enabled()
+    batch = begin_step(member, name, batch, index)
+    if name == "training_step" and not member.is_manual:
+        torch.set_grad_enabled(gradients)  # as in Lightning, whatever a hook has left
+    return member.run_step(name, batch, index)
+
+
+def begin_step(member: Steps, name: str, batch: Any, index: int) -> Any:
+    """Call the hooks before a step, and return the batch for it. Raises as `call_step`."""
+    if name == "training_step":
+        member.batch_index = index
+    batch = member.hooks.transferred(batch)
+    member.book.batch_size = batch_size_of(batch)
+    if member.hooks.call(STEPS[name].start, batch, index) == -1 and name == "training_step":
+        raise EndsEpochError
+    return batch
+
+
+def run_step(member: Steps, name: str, batch: Any, index: int) -> Any:
+    """Return what a step returns on the batch of `begin_step`; call the hooks after a step of validation."""
+    step = getattr(member.module, name)
+    output = step(batch, index) if member.takes_index[name] else step(batch)
+    if name == "training_step":
+        member.last_batch = batch if "on_train_batch_end" in member.hooks.names else None
+    else:
+        member.hooks.call(STEPS[name].end, output, batch, index)
+    return output
+
+
 def make_step(member: Steps, batch: Any, index: int) -> Any:
     """Make a step of a member on a shared batch, with all of its hooks but those after it.
 
@@ -53,8 +93,10 @@ def make_step(member: Steps, batch: Any, index: int) -> Any:
         EndsEpochError: a hook skips the rest of the epoch.
     """
 
+    given = begin_step(member, "training_step", copied(batch), index)
+
     def run() -> Any:
-        return member.call_step("training_step", copied(batch), index)
+        return member.run_step("training_step", given, index)
 
     if member.is_manual:
         return manual_step(run)

@@ -38,7 +38,7 @@ def where_model_is(model: nn.Module, module: nn.Module) -> dict[str, Any]:
     """
     if module._modules.get(_MODEL) is model:
         return {}
-    held = module.state_dict(keep_vars=True)  # as long as this is kept, no other object has an address in it
+    held = _held_by(module)  # as long as this is kept, no other object has an address in it
     places = {id(tensor): name for name, tensor in held.items()}
     layers = {id(layer): name for name, layer in module.named_modules()}
     own = dict(model.named_modules(remove_duplicate=False))
@@ -51,6 +51,14 @@ def where_model_is(model: nn.Module, module: nn.Module) -> dict[str, Any]:
         return "" if layer is None else f"{layer}.{_EXTRA}"
 
     return {_NAMES: {name: place(name, value) for name, value in model.state_dict(keep_vars=True).items()}}
+
+
+def _held_by(module: nn.Module) -> dict[str, Any]:
+    """Return a LightningModule's state dict with the tensors themselves."""
+    try:
+        return module.state_dict(keep_vars=True)
+    except TypeError:  # one of the user's, without Lightning's need for arguments
+        return nn.Module.state_dict(module, keep_vars=True)
 
 
 def trained_state(trial_folder: Path) -> dict[str, Any]:

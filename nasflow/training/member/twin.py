@@ -27,6 +27,7 @@ def twin_of(member: Any) -> Any:
     twin.module = copy.deepcopy(member.module, memo)
     give_trainer(twin.module, memo[id(view)])  # which Lightning leaves out of copies
     twin.hooks = Hooks(twin.module, [])  # a callback may keep anything, which a try must not change
+    twin.hooks.default_dtype = member.hooks.default_dtype
     twin.rng = RngStream(0, member.rng.device)
     twin.rng.load_state_dict(member.rng.state_dict())
     with twin.rng:

@@ -87,9 +87,9 @@ class WideMember(Member):
         with self._counted_once():
             super().validate_batch(batch, index, step)
 
-    def call_step(self, name: str, batch: Any, index: int) -> Any:
+    def run_step(self, name: str, batch: Any, index: int) -> Any:
         """Return what a step returns, with a loss that has the weight of its share."""
-        output = super().call_step(name, batch, index)
+        output = super().run_step(name, batch, index)
         if name != "training_step":
             return output
         loss = loss_in(output)

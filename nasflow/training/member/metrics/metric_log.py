@@ -9,6 +9,7 @@ import torchmetrics
 
 from nasflow.errors import TrialError
 from nasflow.evaluator.ready_made.own_parts import metric_value
+from nasflow.training.member.metrics.own_log import has_own_log, lay_under
 
 _REDUCED: dict[str, Callable[..., torch.Tensor]] = {"sum": torch.add, "min": torch.minimum, "max": torch.maximum}
 
@@ -33,10 +34,14 @@ class Logbook:
         self._metrics: dict[str, torchmetrics.Metric] = {}
         self._how: dict[str, str] = {}  # of what is no mean
 
-    def take_from(self, *things: Any) -> None:
-        """Put this in place of their `log` and `log_dict`."""
-        for thing in things:
-            thing.log, thing.log_dict = self.log, self.log_dict
+    def take_from(self, module: Any, *callbacks: Any) -> None:
+        """Put this in place of Lightning's `log` and `log_dict`; callbacks log as their module does."""
+        if has_own_log(module):
+            lay_under(module, self.log)
+        else:
+            module.log, module.log_dict = self.log, self.log_dict
+        for callback in callbacks:
+            callback.log, callback.log_dict = module.log, module.log_dict
 
     def log(
         self,

@@ -1,23 +1,30 @@
 """The hooks of a member: those that its LightningModule and its callbacks override."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
+import torch
 from pytorch_lightning import Callback, LightningModule
+from pytorch_lightning.__version__ import version
 from pytorch_lightning.callbacks import EarlyStopping
+
+from nasflow.autocast import outside_steps
 
 GRADIENT_HOOKS = ("on_before_backward", "on_after_backward", "on_before_optimizer_step")
 """Called within an optimizer step that may be one for several members."""
 
 OWN_STEP_HOOKS = (
     *("backward", "optimizer_step", "optimizer_zero_grad", "on_before_zero_grad", "configure_gradient_clipping"),
+    "on_validation_model_zero_grad",
 )
 """They change how a step is made, so that it can't be one for several members."""
 
+_TRANSFER_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
+
 BATCH_HOOKS = (
     *("on_train_batch_start", "on_train_batch_end", "on_validation_batch_start", "on_validation_batch_end"),
-    *("on_test_batch_start", "on_test_batch_end"),
-    *("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer"),
+    *("on_test_batch_start", "on_test_batch_end", *_TRANSFER_HOOKS),
 )
 """Called for each batch."""
 
@@ -53,7 +60,10 @@ STEPS = {
 
 NO_STATE: dict[str, Any] = {
     "callbacks": [],
-    "checkpoint": {"optimizer_states": (), "lr_schedulers": (), "loops": {}, "callbacks": {}},
+    "checkpoint": {
+        "pytorch-lightning_version": version,
+        **{"optimizer_states": (), "lr_schedulers": (), "loops": {}, "callbacks": {}},
+    },
 }
 """What is kept beside a checkpoint if no hook or callback may keep anything: keys that hooks expect, and nothing."""
 
@@ -65,8 +75,11 @@ class EndsEpochError(Exception):
 class Hooks:
     """Calls hooks in Lightning's order: the callbacks', then the module's. One that nobody overrides costs nothing.
 
+    They have the precision that Lightning gives them, which is not that of the steps around which they are called.
+
     Attributes:
         callbacks: the member's own.
+        default_dtype: outside of steps; None if steps have no other.
         names: the hooks that are overridden.
         running: the hook that is called at present, empty for none.
     """
@@ -75,6 +88,7 @@ class Hooks:
         self._module = module
         self.callbacks = list(callbacks)
         self.running = ""
+        self.default_dtype: torch.dtype | None = None
         known = (*GRADIENT_HOOKS, *OWN_STEP_HOOKS, *BATCH_HOOKS, *_OTHERS)
         self._own = frozenset(name for name in known if _overrides(module, LightningModule, name))
         self._by_callbacks = {
@@ -95,13 +109,24 @@ class Hooks:
             return None
         outer, self.running = self.running, name
         before, after = self._around(name)
-        for callback in before:
-            getattr(callback, name)(self._module.trainer, self._module, *args)
-        returned = getattr(self._module, name)(*args) if name in self._own else None
-        for callback in after:
-            getattr(callback, name)(self._module.trainer, self._module, *args)
+        with self._in_precision_of(name):
+            for callback in before:
+                getattr(callback, name)(self._module.trainer, self._module, *args)
+            returned = getattr(self._module, name)(*args) if name in self._own else None
+            for callback in after:
+                getattr(callback, name)(self._module.trainer, self._module, *args)
         self.running = outer
         return returned
+
+    def note_precision(self, precision: str) -> None:
+        """Take note of the default dtype, outside of a step."""
+        self.default_dtype = torch.get_default_dtype() if precision == "64-true" else None
+
+    def _in_precision_of(self, name: str) -> AbstractContextManager[object]:
+        in_step = name in GRADIENT_HOOKS and not self._module.automatic_optimization  # which calls them by itself
+        if in_step or name == "configure_model":
+            return nullcontext()
+        return outside_steps(self._module.device.type, self.default_dtype)
 
     def _around(self, name: str) -> tuple[list[Callback], list[Callback]]:
         """Return the callbacks that are called before the module, and those after it, as Lightning does."""
@@ -113,24 +138,18 @@ class Hooks:
             [callback for callback in callbacks if isinstance(callback, EarlyStopping)],
         )
 
-    def start_batch(self, step: str, batch: Any, index: int) -> Any:
-        """Call the hooks before a step, and return the batch for it.
-
-        The module's transfer hooks are called with a batch that is on its device already.
-
-        Raises:
-            EndsEpochError: the member skips the rest of the epoch.
-        """
-        if not self.names.isdisjoint(BATCH_HOOKS):
-            module = self._module
+    def transferred(self, batch: Any) -> Any:
+        """Return a batch after the module's transfer hooks, for which it is on its device already."""
+        if self._own.isdisjoint(_TRANSFER_HOOKS):
+            return batch
+        module = self._module
+        with outside_steps(module.device.type, self.default_dtype):
             if "on_before_batch_transfer" in self._own:
                 batch = module.on_before_batch_transfer(batch, 0)
             if "transfer_batch_to_device" in self._own:
                 batch = module.transfer_batch_to_device(batch, module.device, 0)
             if "on_after_batch_transfer" in self._own:
                 batch = module.on_after_batch_transfer(batch, 0)
-            if self.call(STEPS[step].start, batch, index) == -1 and step == "training_step":
-                raise EndsEpochError
         return batch
 
     @property
@@ -142,11 +161,25 @@ class Hooks:
         """Return what hooks and callbacks keep beside a Lightning `checkpoint`; None for nothing."""
         if not self.have_state:
             return None
-        known = dict(checkpoint)
         states = [callback.state_dict() for callback in self.callbacks]
+        if "on_save_checkpoint" in self.names:
+            checkpoint |= self._as_lightning_has_it(states)
+        known = dict(checkpoint)
         self.call("on_save_checkpoint", checkpoint)
         changed = {key: value for key, value in checkpoint.items() if value is not known.get(key)}
         return {"callbacks": states, "checkpoint": changed}
+
+    def _as_lightning_has_it(self, states: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return what else a checkpoint of Lightning's has; only what hooks change of it is kept."""
+        trainer: Any = self._module.trainer
+        pairs = zip(self.callbacks, states, strict=True)
+        return {
+            "pytorch-lightning_version": version,
+            "loops": {},
+            "callbacks": {callback.state_key: state for callback, state in pairs if state},
+            "optimizer_states": [optimizer.state_dict() for optimizer in trainer.optimizers],
+            "lr_schedulers": [entry.scheduler.state_dict() for entry in trainer.lr_scheduler_configs],
+        }
 
     def load_state_dict(
         self, checkpoint: dict[str, Any], state: dict[str, Any], load: Callable[[dict[str, Any]], object]
@@ -156,7 +189,7 @@ class Hooks:
         Args:
             load: gives the module its weights, after its own hook, which may change these, and before the callbacks'.
         """
-        replaced = dict(state["checkpoint"])
+        replaced = {**NO_STATE["checkpoint"], **state["checkpoint"]}
         of_hook = replaced.pop("state_dict", None)  # which may lack weights, or have averages in their place
         checkpoint |= replaced
         if "on_load_checkpoint" in self._own:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+from lightning_fabric.utilities.device_dtype_mixin import _DeviceDtypeModuleMixin
 from pytorch_lightning.core.optimizer import LightningOptimizer
 from pytorch_lightning.utilities import GradClipAlgorithmType
 from pytorch_lightning.utilities.types import LRSchedulerConfig
@@ -12,7 +13,9 @@ from torch.fx import _symbolic_trace
 
 from nasflow.config.evaluator.training import TrainingConfig
 from nasflow.errors import TrialError
-from nasflow.training.member.optimization import Fitting
+from nasflow.training.member.average import Average
+from nasflow.training.member.optimization import Fitting, goes_by_metric
+from nasflow.training.member.rng import RngStream
 from nasflow.training.member.trainer.hooks import Hooks
 from nasflow.training.member.trainer.pace import Pace
 
@@ -31,6 +34,8 @@ class Trained(Protocol):
     batch_index: int
     is_manual: bool
     pace: Pace
+    rng: RngStream
+    average: Average
 
     @property
     def steps(self) -> int:
@@ -152,32 +157,29 @@ class TrainerView:
 
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
-        """The member's optimizers."""
-        return self._member.fitting.optimizers
+        """The member's optimizers; none before they are made."""
+        return self.strategy.optimizers
+
+    @optimizers.setter
+    def optimizers(self, given: Any) -> None:
+        _refuse_others("trainer.optimizers")
 
     @property
     def lr_scheduler_configs(self) -> list[LRSchedulerConfig]:
-        """The member's schedules."""
-        return [
-            LRSchedulerConfig(
-                entry["scheduler"],
-                name=entry.get("name"),
-                interval=entry.get("interval", "epoch"),
-                frequency=entry.get("frequency", 1),
-            )
-            for entry in self._member.fitting.schedules
-        ]
+        """The member's schedules; none before they are made."""
+        return self.strategy.lr_scheduler_configs
 
     @property
     def gradient_clip_val(self) -> float | None:
         """The member's, from its config."""
-        return self._member.fitting.clip_val
+        value: Any = self._member.config.gradient_clip_val
+        return None if value is None or value <= 0 else float(value)
 
     @property
     def gradient_clip_algorithm(self) -> GradClipAlgorithmType | None:
         """The member's, from its config; None without clipping."""
-        fitting = self._member.fitting
-        return None if fitting.clip_val is None else GradClipAlgorithmType(fitting.clip_algorithm)
+        algorithm = self._member.config.gradient_clip_algorithm
+        return None if self.gradient_clip_val is None else GradClipAlgorithmType(algorithm)
 
     def save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         """Refuse to save the whole job. Raises TrialError."""
@@ -187,11 +189,19 @@ class TrainerView:
         return getattr(self._trainer, name)
 
 
-def give_trainer(module: "LightningModule", view: Any) -> None:
-    """Give a module its trainer, and as Lightning does also the LightningModules within it; None takes it away."""
+def give_trainer(module: "LightningModule", view: Any, device: torch.device | None = None) -> None:
+    """Give a module its trainer, and as Lightning does also the LightningModules within it; None takes it away.
+
+    Args:
+        device: the GPU to which it will be moved, which is its `device` from now on.
+    """
     parts: Any = view and _PartsView(view)
     module.trainer = parts
     module._trainer = view
+    if device is not None:
+        for part in module.modules():
+            if isinstance(part, _DeviceDtypeModuleMixin):
+                part._device = device
 
 
 class _PartsView(tuple[()]):
@@ -236,16 +246,48 @@ class StrategyView:
         return self._member.module
 
     @property
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """The member's optimizers; none before they are made."""
+        fitting = self._fitting
+        return [] if fitting is None else fitting.optimizers
+
+    @optimizers.setter
+    def optimizers(self, given: Any) -> None:
+        _refuse_others("trainer.strategy.optimizers")
+
+    @property
+    def lr_scheduler_configs(self) -> list[LRSchedulerConfig]:
+        """The member's schedules; none before they are made."""
+        fitting = self._fitting
+        return [] if fitting is None else [_config_of(entry, self._member.is_manual) for entry in fitting.schedules]
+
+    def setup_optimizers(self, trainer: Any) -> None:
+        """Refuse to make other optimizers. Raises TrialError."""
+        _refuse_others("trainer.strategy.setup_optimizers")
+
+    @property
+    def _fitting(self) -> Fitting | None:
+        try:
+            return self._member.fitting
+        except RuntimeError:  # the member was not started
+            return None
+
+    @property
     def _lightning_optimizers(self) -> list[LightningOptimizer]:
         """The member's optimizers as its module gets them by `self.optimizers()`."""
-        member, wrapped = self._member, []
-        for optimizer in member.fitting.optimizers:
+        wrapped = []
+        for optimizer in self.optimizers:
             lightning_optimizer = LightningOptimizer(optimizer)
             lightning_optimizer._strategy = self  # type: ignore[assignment]
-            if member.is_manual:
-                lightning_optimizer._on_after_step = member.fitting.count_step
+            if self._member.is_manual:
+                lightning_optimizer._on_after_step = self._count_step
             wrapped.append(lightning_optimizer)
         return wrapped
+
+    def _count_step(self) -> None:
+        """Count a step of `training_step`; Lightning does not count those of hooks."""
+        if not self._member.hooks.running:
+            self._member.fitting.count_step()
 
     def backward(self, loss: torch.Tensor, optimizer: Any, *args: Any, **kwargs: Any) -> None:
         """Run the backward hooks of a member that optimizes by itself."""
@@ -281,3 +323,17 @@ class StrategyView:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._strategy, name)
+
+
+def _config_of(entry: dict[str, Any], is_manual: bool) -> LRSchedulerConfig:
+    """Return a schedule as Lightning has it, which does not read all keys where the module steps it."""
+    keys = ["name", "interval", "frequency", *([] if is_manual else ["monitor", "strict"])]
+    own = {key: entry[key] for key in keys if key in entry}
+    return LRSchedulerConfig(entry["scheduler"], reduce_on_plateau=not is_manual and goes_by_metric(entry), **own)
+
+
+def _refuse_others(what: str) -> None:
+    raise TrialError(
+        f"{what}: a trial keeps the optimizers of configure_optimizers, or it could not go on from its checkpoints; "
+        "add parameters by self.trainer.optimizers[0].add_param_group({'params': ...}) instead"
+    )

@@ -16,6 +16,7 @@ from nasflow.merge.trace.graph import Graph
 from nasflow.training.member.batches import copied
 from nasflow.training.member.member import Member
 from nasflow.training.member.metrics.metric_log import batch_size_of
+from nasflow.training.member.metrics.own_log import is_laid_under
 from nasflow.training.member.own_step import loss_in
 from nasflow.training.member.trainer.hooks import BATCH_HOOKS, GRADIENT_HOOKS
 from nasflow.training.unit.lockstep.joint.computed import Computed
@@ -54,6 +55,7 @@ def may_be_joint(members: Sequence[Member], reading: Reading, graphs: Mapping[Me
     for member in members:
         has_hooks = not member.hooks.names.isdisjoint((*BATCH_HOOKS, *GRADIENT_HOOKS))
         is_changed = not vars(member.module).keys().isdisjoint((TRAINING, VALIDATION))
+        is_changed |= is_laid_under(member.module)
         if has_hooks or is_changed or member.hooks.callbacks or type(member.module) is not kind:
             return False
     return all(is_pure(inspect.getattr_static(kind, name, None), kind) for name in (TRAINING, VALIDATION))
