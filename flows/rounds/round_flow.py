@@ -1,8 +1,11 @@
 """One sampling round: propose, train together, retry the failed ones one by one, record."""
 
+from typing import Annotated
+
 from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.states import Cancelled, Completed, Failed
+from pydantic import WithJsonSchema
 
 from nasflow.config.search import SearchConfig
 from nasflow.errors import InterruptedSearchError, RefusedError
@@ -16,6 +19,9 @@ from .record import RoundSummary, persist_metrics
 from .tasks import batch_trials, submit_trials
 from .train_trials import Training, train_alone_all
 
+# Prefect makes the schema of a flow's parameters, for deployments, when the flow is imported; a config's takes 0.1 s.
+_Config = Annotated[SearchConfig, WithJsonSchema({"type": "object"})]
+
 
 @flow(
     name="nas-sampling-round",
@@ -24,7 +30,7 @@ from .train_trials import Training, train_alone_all
     task_runner=UNLIMITED,
     persist_result=False,
 )
-def sampling_round(config: SearchConfig, number: int) -> State[RoundSummary]:
+def sampling_round(config: _Config, number: int) -> State[RoundSummary]:
     """Run or resume round `number` (from 0) of a search. The state is FAILED if no trial of it could be scored.
 
     The search flow calls it once per round; it can also be called by itself.

@@ -19,7 +19,7 @@ def explained_answer(error: "HTTPStatusError", server: str) -> Said | None:
     """Return what to say of an answer; None if it is about the request. `server` is the user's name for the server."""
     response = error.response
     code = response.status_code
-    if response.history and (said := _redirected(response, server)):
+    if _lost_by_redirect(response) and (said := _redirected(response, server)):
         return said
     if code in (401, 403):
         return _refused(response, server)
@@ -31,7 +31,7 @@ def explained_answer(error: "HTTPStatusError", server: str) -> Said | None:
     if response.is_server_error or code in _BUSY:
         why = "the server's log says why; once it works" if response.is_server_error else "once it is less busy"
         return f"{server} answers {code} {response.reason_phrase}", f"{why}, run the command again"
-    return None
+    return _redirected(response, server) if response.history else None
 
 
 def explained_failure(error: "RequestError", server: str) -> Said:
@@ -71,7 +71,10 @@ def explained_certificates() -> Said | None:
     """Return what to say if the file of certificates in Prefect's settings can't be read; None if it can."""
     from prefect.settings import get_current_settings  # noqa: PLC0415 - slow
 
-    file = get_current_settings().api.ssl_cert_file
+    api = get_current_settings().api
+    if api.tls_insecure_skip_verify:  # the file is not read
+        return None
+    file = api.ssl_cert_file
     try:
         ssl.create_default_context(cafile=file)
     except OSError as error:
@@ -81,8 +84,16 @@ def explained_certificates() -> Said | None:
     return None
 
 
+def _lost_by_redirect(response: "Response") -> bool:
+    """Whether a request lost its method and body, or its password, when it was redirected."""
+    if not response.history:
+        return False
+    first, last = response.history[0].request, response.request
+    return first.method != last.method or ("Authorization" in first.headers and "Authorization" not in last.headers)
+
+
 def _redirected(response: "Response", server: str) -> Said | None:
-    """Return what to say if `server` sent us elsewhere, where the request was refused or lost its method and body."""
+    """Return what to say if `server` sent us elsewhere; None if it was only to another path."""
     before, now = response.history[0].url, response.url
     if (before.scheme, before.netloc) == (now.scheme, now.netloc):
         return None
@@ -106,7 +117,7 @@ def _refused(response: "Response", server: str) -> Said:
         return f"{server} refuses us ({code}: CSRF)", "set PREFECT_CLIENT_CSRF_SUPPORT_ENABLED=true"
     if code == 403 and is_cloud:
         return f"{server} does not let us do this ({code})", "use an API key with more rights in this workspace"
-    if settings.client.custom_headers and "exception_message" not in response.text:  # it is not Prefect's own answer
+    if settings.client.custom_headers and not is_cloud and "exception_message" not in response.text:  # not Prefect's
         return f"{server} does not accept our PREFECT_CLIENT_CUSTOM_HEADERS ({code})", f"set {HEADERS}"
     if code == 403:
         return f"{server} refuses us ({code})", f"set {HEADERS}, or ask for access to it"

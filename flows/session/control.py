@@ -38,7 +38,7 @@ from nasflow.study.study import Study
 
 from ..server.secrets import use_prefect_blocks
 from ..ui.heartbeats import Heartbeats
-from .deleted import end_without_record
+from .deleted import ANSWER_SECONDS, end_without_record, is_deleted, may_be_deleted
 from .place import keep_without_place
 from .session import SearchSession
 from .stop_events import StopEvents
@@ -49,7 +49,6 @@ POLL_SECONDS = 1.0
 _DELETED = "ended, because its flow run was deleted in Prefect; run it again to go on from its finished epochs"
 _SURELY = 2  # answers in a row without the flow run
 _STOP_EVENTS_EVERY = 5  # looks at the run's state
-_ANSWER_SECONDS = 10.0
 _UNFINISHED = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.PAUSED, StateType.CANCELLING]
 
 P = ParamSpec("P")
@@ -82,17 +81,18 @@ class Control:
         self._paused = False
         self._too_late = False
         self._missing = 0  # answers of the server without the flow run
-        self._callers = None if run.parent_task_run_id is None else _suspension()  # of the flow that calls this one
+        self._callers = _suspension() if _is_called(run) else None  # of the flow that calls this one
         self._ended = threading.Event()
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Poll the flow run's state in this block. While the server does not answer, nothing happens."""
+        """Poll the flow run's state, and send its heartbeats, in this block. With no server, nothing happens."""
         context = contextvars.copy_context()
         watcher = threading.Thread(target=context.run, args=(self._watch,), name="nasflow-control", daemon=True)
         watcher.start()
         try:
-            yield
+            with Heartbeats(self._run).sent():  # not by the watcher, which may have to wait for jobs that end
+                yield
         finally:
             self._ended.set()
             watcher.join()
@@ -110,13 +110,8 @@ class Control:
 
     def refuse_deleted(self) -> None:
         """Raise InterruptedSearchError if the flow run was deleted."""
-        try:
-            with get_client(sync_client=True) as client:
-                client.read_flow_run(self._run.id)
-        except ObjectNotFound:
+        if is_deleted(self._run.id):
             raise InterruptedSearchError(f"study '{self._session.config.name}' is {_DELETED}") from None
-        except (httpx.HTTPError, ValueError):  # no answer, or a proxy's page
-            return
 
     def resumed(self) -> bool:
         """Whether the search continues after an interruption. Waits while it is paused.
@@ -162,7 +157,7 @@ class Control:
     def _look(self) -> None:
         with (
             temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}),  # the next look is the retry
-            get_client(httpx_settings={"timeout": _ANSWER_SECONDS}, sync_client=True) as client,
+            get_client(httpx_settings={"timeout": ANSWER_SECONDS}, sync_client=True) as client,
         ):
             for look in itertools.count(1):
                 if self._session.interrupted or self._ended.wait(POLL_SECONDS):
@@ -251,7 +246,7 @@ _controls: dict[SearchSession, Control] = {}
 def controlled(session: SearchSession) -> Iterator[Control]:
     """Yield the session's control, which belongs to the flow run that enters first. Its rounds get the same control."""
     run = _this_run()
-    end_without_record(get_client(sync_client=True))
+    end_without_record(get_client(sync_client=True), run.id)
     if present := _controls.get(session):
         with present.of_round(run):
             yield present
@@ -263,7 +258,7 @@ def controlled(session: SearchSession) -> Iterator[Control]:
     except BaseException as error:
         if control.left is not None:
             raise Pause(state=control.left) from error  # SIGTERM, say: the run stays suspended
-        if isinstance(error, httpx.HTTPStatusError | ObjectNotFound):
+        if may_be_deleted(error):
             control.refuse_deleted()
         raise
     finally:
@@ -337,6 +332,11 @@ def _this_run() -> FlowRun:
     if context is None or context.flow_run is None:
         raise RuntimeError("only a flow run can be controlled")
     return context.flow_run
+
+
+def _is_called(run: FlowRun) -> bool:
+    """Whether a flow of this process called the flow. A deployment's run has a process to itself, whatever began it."""
+    return run.parent_task_run_id is not None and run.deployment_id is None
 
 
 def _suspension() -> Any:

@@ -1,10 +1,12 @@
-"""Heartbeats of rounds, sent by their search.
+"""Heartbeats of the flow runs that nasflow calls: rounds, and the searches of its commands.
 
 Prefect's engine sends a flow run's heartbeats from a thread that sleeps in whole seconds. It waits for that thread when
-the flow run ends, which costs half a second per round on average.
+the flow run ends, which costs half a second on average.
 """
 
 import contextvars
+import logging
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +16,7 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.events import emit_event
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, get_current_settings, temporary_settings
 
+_LOG = logging.getLogger(__name__)
 _FREQUENCY = contextvars.ContextVar[int | None]("heartbeat frequency", default=None)
 
 
@@ -32,6 +35,9 @@ class Heartbeats:
         if self._every is None or (self._at is not None and now - self._at < self._every):
             return
         self._at = now
+        self._send()
+
+    def _send(self) -> None:
         resource = {
             "prefect.resource.id": f"prefect.flow-run.{self._run.id}",
             "prefect.resource.name": self._run.name,
@@ -39,11 +45,38 @@ class Heartbeats:
         }
         self._context.copy().run(emit_event, "prefect.flow-run.heartbeat", resource)
 
+    @contextmanager
+    def sent(self) -> Iterator[None]:
+        """Send them in this block, from a thread."""
+        if self._every is None:
+            yield
+            return
+        ended = threading.Event()
+        thread = threading.Thread(
+            target=self._keep_sending, args=(self._every, ended), name="nasflow-heartbeats", daemon=True
+        )
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+    def _keep_sending(self, every: float, ended: threading.Event) -> None:
+        while True:
+            try:
+                self._send()
+            except Exception:  # the next one may be sent; without any, the search would be taken for dead
+                _LOG.debug("a heartbeat could not be sent", exc_info=True)
+            if ended.wait(every):
+                return
+
 
 @contextmanager
 def without_engine_heartbeats() -> Iterator[None]:
     """Let flow runs called in this block send their own heartbeats, as often as Prefect's engine would."""
-    token = _FREQUENCY.set(get_current_settings().flows.heartbeat_frequency)
+    every = get_current_settings().flows.heartbeat_frequency
+    token = _FREQUENCY.set(_FREQUENCY.get() if every is None else every)  # in such a block, the settings have none
     try:
         with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
             yield

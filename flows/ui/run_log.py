@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import Context, ContextVar
+from uuid import UUID
 
 _OURS = ContextVar["_RunLog | None"]("log of the search that runs here", default=None)
 
@@ -11,8 +12,8 @@ _OURS = ContextVar["_RunLog | None"]("log of the search that runs here", default
 class _RunLog(logging.Handler):
     """Sends records to Prefect's API, as of one flow run.
 
-    These are the records of the search's own code and tasks, and those of threads without a flow run, such as the one
-    that renews a lease: if several searches run in this process, these may be of any of them.
+    These are the records of the search's own code, tasks and threads, and those of threads without a flow run: if
+    several searches run in this process, these may be of any of them.
     """
 
     def __init__(self, run: Context):
@@ -20,10 +21,12 @@ class _RunLog(logging.Handler):
 
         super().__init__(logging.WARNING)
         self._run, self._api = run, APILogHandler()
+        self._id = run.copy().run(_flow_run_id)
 
     def emit(self, record: logging.LogRecord) -> None:
         in_run = _in_run()
-        ours = _OURS.get() is self or not (in_run or _OURS.get())
+        # A thread that began before this block, such as the one that renews the lease, has the run alone.
+        ours = _OURS.get() is self or (_OURS.get() is None and (not in_run or _flow_run_id() == self._id))
         if ours and not (in_run and _has_api_handler(record.name)):  # else Prefect sends it
             self._run.copy().run(self._api.emit, record)
 
@@ -43,6 +46,14 @@ def warnings_in_log(run: Context) -> Iterator[None]:
     finally:
         log.removeHandler(handler)
         _OURS.reset(before)
+
+
+def _flow_run_id() -> UUID | None:
+    """Return the ID of the flow run that goes on in this thread."""
+    from prefect.context import FlowRunContext  # noqa: PLC0415 - slow
+
+    context = FlowRunContext.get()
+    return context.flow_run.id if context is not None and context.flow_run is not None else None
 
 
 def _in_run() -> bool:

@@ -13,6 +13,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -151,7 +152,8 @@ class Lease:
         """
         self._on_lost = on_lost
         ended = threading.Event()
-        keeper = threading.Thread(target=self._keep, args=(ended,), name="nasflow-lease", daemon=True)
+        context = copy_context()  # by which its warnings go to the log of its search
+        keeper = threading.Thread(target=context.run, args=(self._keep, ended), name="nasflow-lease", daemon=True)
         keeper.start()
         try:
             yield

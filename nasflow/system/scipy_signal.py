@@ -6,8 +6,8 @@ torchmetrics imports it for one name, which few have ever used: `hamming`, which
 import importlib
 import sys
 import threading
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -34,9 +34,12 @@ class _Later(ModuleType):
 
 def put_off() -> None:
     """Let `import scipy.signal` take no time; it is imported once something of it is used."""
-    if _NAME not in sys.modules and (scipy := find_spec("scipy")) is not None and scipy.origin is not None:
+    if _NAME in sys.modules or (scipy := find_spec("scipy")) is None:
+        return
+    spec = PathFinder.find_spec(_NAME, scipy.submodule_search_locations)  # `find_spec` would import scipy
+    if spec is not None and spec.origin is not None:
         sys.modules[_NAME] = later = _Later(_NAME)
-        later.__file__ = str(Path(scipy.origin).parent / "signal" / "__init__.py")
+        later.__spec__, later.__file__ = spec, spec.origin  # `find_spec` of others raises without it
 
 
 def _load() -> Any:

@@ -11,7 +11,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,17 @@ def controller(make_config: MakeConfig) -> Iterator[Callable[..., Controller]]:
     yield start
     for one in started:
         one.kill()
+
+
+SEARCH = ContextVar("SEARCH", default="none")
+
+
+def test_its_thread_has_the_context_of_its_search(make_config: MakeConfig) -> None:
+    SEARCH.set("this one")
+    lease, found = Lease(seconds=0.3), queue.Queue[str]()
+    with closing(Study.open(make_config(), lease)), lease.kept(lambda: found.put(SEARCH.get())):
+        Study.open(make_config(), Lease(take_over=True)).close()
+        assert found.get(timeout=60) == "this one"
 
 
 @contextmanager

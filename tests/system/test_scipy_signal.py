@@ -16,6 +16,14 @@ USES = {
     "reload": "import importlib, scipy.signal\nimportlib.reload(scipy.signal.windows)",
     "all names": "import scipy.signal\nassert 'convolve' in dir(__import__('importlib').import_module('scipy.signal'))",
     "star": "from scipy.signal import *\nassert convolve([1], [2])[0] == 2",
+    "spec": """
+import importlib.util
+spec = importlib.util.find_spec("scipy.signal")
+assert "scipy.signal._signaltools" not in sys.modules
+assert spec.origin.endswith("__init__.py") and spec.submodule_search_locations, spec
+import scipy.signal
+assert scipy.signal.convolve([1], [3])[0] == 3
+""",
     "missing": """
 try:
     from scipy.signal import nothing

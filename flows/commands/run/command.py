@@ -132,9 +132,11 @@ def _without_collector() -> Iterator[None]:
 def _call(flow: Callable[..., Any], config: SearchConfig) -> "State[Any]":
     """Run a flow. Returns the state of its run, which is CANCELLED if it was cancelled before it began."""
     from ...session.control import end_cancelling  # noqa: PLC0415 - slow
+    from ...ui.heartbeats import without_engine_heartbeats  # noqa: PLC0415 - slow
 
     use_own_server()
-    return end_cancelling(flow(config, return_state=True))
+    with without_engine_heartbeats():
+        return end_cancelling(flow(config, return_state=True))
 
 
 def _is_interrupted(state: "State[Any]") -> bool:

@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextvars import copy_context
 
 import psutil
 
@@ -42,7 +43,8 @@ class ActiveGpus:
                 for slot in set(slots) - set(held):
                     self._state.hold(slot, f"GPU {gpu} is being checked")
         if age > _EVERY and not (self._reading and self._reading.is_alive()):
-            self._reading = threading.Thread(target=self._read, name="active GPUs", daemon=True)
+            run = copy_context().run  # its warnings go to the log of its search
+            self._reading = threading.Thread(target=run, args=(self._read,), name="active GPUs", daemon=True)
             self._reading.start()
 
     def rest(self) -> None:

@@ -6,6 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from contextvars import copy_context
 from pathlib import Path, PurePosixPath
 
 from pydantic import TypeAdapter
@@ -22,16 +23,7 @@ from nasflow.training_service.ssh.agent_client import AgentClient
 from nasflow.training_service.ssh.connect.connection import SshConnection
 from nasflow.training_service.ssh.connect.errors import Refused, Unreachable
 from nasflow.training_service.ssh.connect.refusals import Refusals
-from nasflow.training_service.ssh.messages import (
-    JobNews,
-    Known,
-    Listing,
-    News,
-    Opening,
-    Poll,
-    RemoteFile,
-    Submission,
-)
+from nasflow.training_service.ssh.messages import JobNews, Known, Listing, News, Opening, Poll, RemoteFile, Submission
 from nasflow.training_service.ssh.mirror import Mirror, trial_folders
 from nasflow.training_service.ssh.records import Offer, SshRecords
 from nasflow.training_service.ssh.setup import Place, Supplies
@@ -130,7 +122,8 @@ class SshHost:
         if self._thread is None or not self._thread.is_alive():
             self._stop.clear()
             self._answered = time.monotonic()
-            self._thread = threading.Thread(target=self._keep_asking, name=f"ssh {self.name}", daemon=True)
+            run = copy_context().run  # its warnings go to the log of its search
+            self._thread = threading.Thread(target=run, args=(self._keep_asking,), name=f"ssh {self.name}", daemon=True)
             self._thread.start()
 
     def wake(self) -> None:

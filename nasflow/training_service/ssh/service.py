@@ -5,6 +5,7 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from pathlib import Path
 
 from nasflow.config.job_secrets import NO_SECRETS, JobSecrets
@@ -201,7 +202,8 @@ class SshService(RootHere):
             return None
 
         with ThreadPoolExecutor(max(1, len(self._hosts))) as pool:
-            return dict(failure for failure in pool.map(attempt, self._hosts.values()) if failure is not None)
+            tries = [pool.submit(copy_context().run, attempt, host) for host in self._hosts.values()]
+            return dict(failure for each in tries if (failure := each.result()) is not None)
 
 
 def _handle(job_id: str) -> JobHandle:

@@ -16,6 +16,7 @@ from prefect.server.schemas.actions import FlowRunCreate
 from prefect.settings import (
     PREFECT_API_KEY,
     PREFECT_API_SSL_CERT_FILE,
+    PREFECT_API_TLS_INSECURE_SKIP_VERIFY,
     PREFECT_API_URL,
     PREFECT_CLIENT_CUSTOM_HEADERS,
     PREFECT_CLIENT_MAX_RETRIES,
@@ -127,6 +128,7 @@ SETTINGS: dict[str, Any] = {
     "cloud": PREFECT_CLOUD_API_URL,
     "headers": PREFECT_CLIENT_CUSTOM_HEADERS,
     "certificates": PREFECT_API_SSL_CERT_FILE,
+    "key": PREFECT_API_KEY,
 }
 IT = "Prefect's API at URL"
 HEADERS = "PREFECT_CLIENT_CUSTOM_HEADERS to the headers that a proxy in front of it asks for"
@@ -178,6 +180,14 @@ def test_a_key_of_cloud_that_may_not_do_this_is_named() -> None:
     )
 
 
+def test_of_cloud_the_key_is_named_even_with_headers(refusing: str) -> None:
+    said = said_of(refusing, cloud=refusing, key="expired", **OURS)
+    assert said == (
+        "Prefect's API at URL does not accept our PREFECT_API_KEY (401): run 'prefect cloud login', or set "
+        "PREFECT_API_KEY to a key that is valid there"
+    )
+
+
 def test_a_server_without_password_whose_proxy_has_one(refusing: str) -> None:
     assert said_of(refusing).endswith(f" as PREFECT_SERVER_API_AUTH_STRING on the server, or {HEADERS}")
 
@@ -196,6 +206,33 @@ def test_redirects_are_named() -> None:
         assert said.startswith(f"{IT} redirects us to {there}: set PREFECT_API_URL to where its API is, or")
     with answering(302, "/api/login") as port:
         assert said_of(f"http://127.0.0.1:{port}/api").startswith(f"{IT} redirects us in a circle: ")
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        (502, "answers 502 Bad Gateway: the server's log says why; once it works, run the command again"),
+        (401, f"does not accept our PREFECT_CLIENT_CUSTOM_HEADERS (401): set {HEADERS}"),
+    ],
+)
+def test_a_redirect_that_works_does_not_hide_why_the_server_refuses(code: int, says: str) -> None:
+    with answering(code) as elsewhere:
+        there = f"http://127.0.0.1:{elsewhere}/api"
+        known = {("GET", "/api/admin/version"): (308, f"{there}/admin/version", b"")}
+        with answering(308, f"{there}/work_pools/filter", known=known) as port:
+            assert said_of(f"http://127.0.0.1:{port}/api", **OURS) == f"{IT} {says}"
+
+
+def test_a_password_that_a_redirect_drops_is_named() -> None:
+    with answering(401) as elsewhere, answering(308, f"http://127.0.0.1:{elsewhere}/api/x") as port:
+        said = said_of(f"http://127.0.0.1:{port}/api", key="valid")
+    assert said == f"{IT} redirects us to http://127.0.0.1:{elsewhere}: set PREFECT_API_URL to the URL there"
+
+
+def test_certificates_that_are_not_read_are_not_blamed() -> None:
+    unchecked = {PREFECT_API_SSL_CERT_FILE: "/no/such", PREFECT_API_TLS_INSECURE_SKIP_VERIFY: True}
+    with temporary_settings(unchecked), pytest.raises(PermissionError), clear_prefect_errors():
+        raise PermissionError("another cause")
 
 
 def test_tls_that_fails_is_one_sentence(tmp_path: Path) -> None:

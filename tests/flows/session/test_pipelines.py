@@ -42,10 +42,10 @@ def config(folder: Path) -> dict[str, Any]:
     }
 
 
-def start(searches: Searches, run: dict[str, Any]) -> ForkedProgram:
+def start(searches: Searches, run: dict[str, Any], program: str = PIPELINE) -> ForkedProgram:
     """Start the run of the pipeline as a worker does."""
     set_state(searches.server, run, {"type": "PENDING"})
-    return start_forked(["python", "-c", PIPELINE, run["id"]], searches.folder, searches.server.env)
+    return start_forked(["python", "-c", program, run["id"]], searches.folder, searches.server.env)
 
 
 def test_a_search_leaves_the_machine_with_a_suspended_pipeline_and_goes_on_with_it(searches: Searches) -> None:
@@ -70,3 +70,27 @@ def test_a_search_leaves_the_machine_with_a_suspended_pipeline_and_goes_on_with_
         pass
     assert state_of(searches.server, run)["type"] == "COMPLETED", program.said()
     assert [trial["status"] for trial in searches.json("show", "search")["trials"]] == ["trained"]
+
+
+def test_a_deployed_search_that_a_pipeline_began_is_suspended_by_itself(searches: Searches) -> None:
+    post, folder = searches.server.post, searches.folder
+    flow = post("/flows/", {"name": "nas-search"})["id"]
+    made = post("/deployments/", {"name": folder.name, "flow_id": flow})["id"]
+    caller = post("/flow_runs/", {"flow_id": post("/flows/", {"name": "pipeline"})["id"], "state": {"type": "RUNNING"}})
+    task = {"flow_run_id": caller["id"], "task_key": "search", "dynamic_key": "0"}
+    begun = {"parent_task_run_id": post("/task_runs/", task)["id"], "parameters": {"config": config(folder)}}
+    run = post(f"/deployments/{made}/create_flow_run", begun)  # as `run_deployment` in a flow
+    try:
+        with start(searches, run, PIPELINE.replace("run_flow(pipeline,", "run_flow(search,")) as program:
+            wait_until(lambda: any(event["kind"] == "started" for event in searches.events("search")), "no job", 120)
+            set_state(searches.server, run, paused(600, suspended=True), force=True)
+            try:
+                wait_until(lambda: program.poll() is not None, "it trains on")
+            finally:
+                program.kill()
+    finally:
+        (folder / "open").touch()
+    said = [line["message"] for line in post("/logs/filter", {"logs": {"flow_run_id": {"any_": [run["id"]]}}})]
+    assert "study 'search' is suspended: its jobs and this process end; Resume continues from there" in said
+    state = state_of(searches.server, run)
+    assert (state["name"], state["state_details"]["pause_timeout"]) == ("Suspended", None)

@@ -5,6 +5,7 @@ from tests.flows.searches import ONE_TRIAL, Searches
 
 TWO = """
 import logging, threading
+from contextvars import copy_context
 from datetime import UTC, datetime
 from pathlib import Path
 from prefect import flow, task
@@ -23,9 +24,11 @@ def train(name):
 
 @flow(flow_run_name="{name}")
 def searching(name):
+    before = copy_context()  # in which the thread that renews the lease runs
     with RunPage(CONFIG, datetime.now(UTC)).of_this_run():
         BOTH.wait()
         LOG.warning("of %s", name)
+        before.run(LOG.warning, "of a thread of %s", name)
         EXTRA.warning("of %s, as Prefect logs it, too", name)
         train.submit(name).wait()
         BOTH.wait()
@@ -55,6 +58,7 @@ def test_each_search_of_a_process_has_its_own_warnings(searches: Searches) -> No
         lines = searches.server.post("/logs/filter", wanted)
         assert [line["message"] for line in lines if line["name"].startswith("nasflow.")] == [
             f"of {name}",
+            f"of a thread of {name}",
             f"of {name}, as Prefect logs it, too",
             f"of a task of {name}",
         ]

@@ -168,12 +168,13 @@ def test_a_running_batchs_bar_moves(page):
     assert any(0 < percent < 100 for percent in page.seen), page.seen
 
 
-def test_a_round_has_heartbeats_of_its_own(page):
+@pytest.mark.parametrize(("run", "flow"), [("run", "nas-search"), ("round", "nas-sampling-round")])
+def test_each_run_has_its_heartbeats(page, run, flow):
     """By which the automation of `nasflow setup` notices that it is dead; the engine's would cost it half a second."""
-    of = {"id": [f"prefect.flow-run.{page.round['id']}"]}
+    of = {"id": [f"prefect.flow-run.{getattr(page, run)['id']}"]}
     heartbeat = events(page.server, "prefect.flow-run.heartbeat", 1, resource=of)[0]
     roles = {related["prefect.resource.role"]: related for related in heartbeat["related"]}
-    assert roles["flow"]["prefect.resource.name"] == "nas-sampling-round"
+    assert roles["flow"]["prefect.resource.name"] == flow
 
 
 def test_events_tell_each_trials_way(page):

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from contextvars import ContextVar
 
 import pytest
 
@@ -20,6 +21,7 @@ from nasflow.training_service.local.state import LocalState
 from nasflow.training_service.machine import gpus
 from tests.gpu_stand_ins import NO_DRIVER, NvidiaSmi
 
+SEARCH = ContextVar("SEARCH", default="none")
 NOWHERE = 2**22 + 4242  # no process gets such a pid
 
 
@@ -132,6 +134,15 @@ def test_a_job_waits_while_others_compute_on_the_only_gpu(machine, open_service,
     service._active.rest()
     assert caplog.messages[1:] == ["GPU 0 is no longer used by others"]
     go(service, handle)
+
+
+def test_a_warning_has_the_context_of_the_search_that_asked(machine, open_service, stranger, caplog, monkeypatch):
+    machine(1).use(0, stranger)
+    SEARCH.set("this one")
+    seen = []
+    monkeypatch.setattr(caplog.handler, "filters", [lambda _: seen.append(SEARCH.get()) or True])
+    readings(open_service(gpus=[0]))
+    assert seen == ["this one"]
 
 
 def test_jobs_go_to_the_gpus_that_others_do_not_use(machine, open_service, stranger):

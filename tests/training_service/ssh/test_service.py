@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import time
+from contextvars import ContextVar
 from ctypes.util import find_library
 from pathlib import Path
 
@@ -33,6 +34,8 @@ from nasflow.training_service.ssh.records import Offer
 from nasflow.training_service.ssh.service import SshService
 from tests.gpu_stand_ins import NvidiaSmi
 from tests.sshd import ssh_section, start_sshd
+
+SEARCH = ContextVar("SEARCH", default="none")
 
 
 @pytest.fixture
@@ -168,6 +171,9 @@ def test_jobs_go_on_while_their_host_is_silent(two_hosts, open_service):
 
 def test_a_host_that_refuses_a_login_is_not_asked_for_every_job(tmp_path, host, open_service, caplog, monkeypatch):
     """Many hosts lock out users who ask too often. Preparing the service, or a mended known_hosts, needs no wait."""
+    SEARCH.set("this one")
+    warned_by = set()
+    monkeypatch.setattr(caplog.handler, "filters", [lambda _: warned_by.add(SEARCH.get()) or True])
     monkeypatch.setattr(refusals, "_FIRST", 600.0)
     (tmp_path / "code").mkdir()
     service = open_service([host])
@@ -183,6 +189,7 @@ def test_a_host_that_refuses_a_login_is_not_asked_for_every_job(tmp_path, host, 
     assert (host.folder / "sshd.log").read_text().count("[preauth]") == 1
     (said,) = [record.message for record in caplog.records if "does not accept" in record.message]
     assert said.endswith("; the next login is tried in 600 s")
+    assert warned_by == {"this one"}
     keys.write_text(accepted)
     service.prepare()
     assert finish(service, service.submit(script("job-3"))).exit_code == 0
