@@ -39,7 +39,13 @@ class Average:
             self.is_due = True
 
         for optimizer in optimizers if self.is_on else ():
-            optimizer.register_step_post_hook(note)
+            if hasattr(optimizer, "_optimizer_step_post_hooks"):  # not in a wrapper that leaves out torch's __init__
+                optimizer.register_step_post_hook(note)
+
+    def settle(self, optimizers: Iterable[torch.optim.Optimizer], stepped: bool = False) -> None:
+        """Take the weights if the optimizers have stepped."""
+        if stepped or self.is_due:
+            self.update(optimizers)
 
     @torch.no_grad()
     def update(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:

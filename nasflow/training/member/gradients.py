@@ -28,8 +28,14 @@ def clear_gradients(member: Trained) -> None:
             member.module.on_validation_model_zero_grad()
 
 
-def kept_gradients(member: Trained) -> dict[str, Any]:
-    """Return the part of a member's saved state that has its gradients by name, if a later step may add to them."""
+def kept_gradients(member: Trained, saved: dict[str, torch.Tensor] | None) -> dict[str, Any]:
+    """Return the part of a member's saved state that has its gradients by name, if a later step may add to them.
+
+    Args:
+        saved: the gradients that it will begin to train with; None if it has begun.
+    """
+    if saved is not None:
+        return {"gradients": dict(saved)} if saved else {}
     if not _may_keep(member):
         return {}
     named = {name: parameter.grad for name, parameter in member.module.named_parameters()}

@@ -2,12 +2,14 @@
 
 import logging
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
 from lightning_fabric.utilities.data import sized_len
 from pytorch_lightning import Trainer
+from pytorch_lightning.plugins import Precision
 from torch import nn
 from torch.utils._pytree import tree_map_only
 
@@ -17,8 +19,8 @@ from nasflow.space.lazy_layers import lazy_layers
 from nasflow.training.member.batches import copied
 from nasflow.training.member.configured import configured
 from nasflow.training.member.member import Member
-from nasflow.training.member.own_step import begin_step
-from nasflow.training.member.trainer.hooks import Hooks
+from nasflow.training.member.metrics.metric_log import batch_size_of
+from nasflow.training.member.trainer.hooks import STEPS, Hooks
 
 _BEFORE = ("on_fit_start", "on_train_start", "on_train_epoch_start")
 
@@ -56,25 +58,50 @@ def complete_member(member: Member, double: Member, batch: Any, trainer: Trainer
     precision = trainer.precision_plugin
     double.attach(trainer, "fit", sized_len(data.train) or math.inf, data.module)
     precision.convert_module(double.module.to(trainer.strategy.root_device))
-    _start(double)
-    with double.rng, precision.train_step_context():
-        given = copied(precision.convert_input(batch))  # which a hook or step may write into
-        complete(double.module, begin_step(double, "training_step", given, 0))
+    _prepare(double)
+    with double.rng:
+        try:
+            _try_step(double, batch, precision)
+        except Exception:  # it may need what hooks before all steps make, which are not called for nothing
+            for name in _BEFORE:
+                _tolerated(double, partial(double.hooks.call, name))
+            _try_step(double, batch, precision)
     with member.rng, torch.no_grad():
         for name, (args, kwargs) in inputs.items():
             layers[name]._infer_parameters(layers[name], args, kwargs)  # type: ignore[operator]
 
 
-def _start(double: Member) -> None:
-    """Do what its `training_step` may rely on: make optimizers, and call the module's hooks before all steps.
+def _prepare(double: Member) -> None:
+    """Make the optimizers on which its `training_step` may rely, and let it call no callbacks."""
+    hooks = Hooks(double.module, [])  # a callback may do anything outside of the double
+    hooks.callbacks, hooks.default_dtype = double.hooks.callbacks, double.hooks.default_dtype
+    double.hooks = hooks
 
-    Some can't be made or called before the layers have their sizes, and need not be.
-    """
-    double.hooks = Hooks(double.module, [])  # a callback may do anything outside of the double
+    def make_optimizers() -> None:
+        double.fitting = configured(double)
+
+    with double.rng:
+        _tolerated(double, make_optimizers)
+
+
+def _try_step(double: Member, batch: Any, precision: Precision) -> None:
+    """Make a training step; it may fail once all layers have their sizes. Raises as `complete`."""
     try:
-        with double.rng:
-            double.fitting = configured(double)
-            for name in _BEFORE:
-                double.hooks.call(name)
+        with precision.train_step_context(), torch.enable_grad():
+            given = copied(precision.convert_input(batch))  # which a hook or step may write into
+            given = double.hooks.transferred(given)
+            double.book.batch_size = batch_size_of(given)
+            _tolerated(double, partial(double.hooks.call, STEPS["training_step"].start, given, 0))
+            complete(double.module, given)
+    except Exception:
+        if lazy_layers(double.module):
+            raise
+        logger.debug("trial %s: a step fails after its lazy layers", double.trial, exc_info=True)
+
+
+def _tolerated(double: Member, call: Callable[[], object]) -> None:
+    """Call what may fail while layers have no sizes."""
+    try:
+        call()
     except Exception:  # of the user's own code
         logger.debug("trial %s: what comes before its steps needs sizes of lazy layers", double.trial, exc_info=True)

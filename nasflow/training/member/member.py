@@ -77,7 +77,7 @@ class Member:
     ):
         config = candidate.training
         checks.refuse_uncalled(module)
-        self.hooks = Hooks(module, checks.callbacks_of(module, callbacks))
+        self.hooks = Hooks(module, checks.callbacks_of(module, callbacks), callbacks)
         self.is_manual = not module.automatic_optimization
         if self.is_manual:
             checks.refuse_for_manual(module, config)
@@ -183,8 +183,7 @@ class Member:
                     self.fitting.end_batch(index + 1)
                 if not self._skips_epoch:
                     self.end_step(output, index)
-        if self.fitting.steps > steps or self.average.is_due:
-            self.average.update(self.fitting.optimizers)
+        self.average.settle(self.fitting.optimizers, self.fitting.steps > steps)
         self._busy += time.perf_counter() - began
 
     def call_step(self, name: str, batch: Any, index: int) -> Any:
@@ -241,6 +240,7 @@ class Member:
         """
         self._end_batches()
         self.call_hook("on_train_epoch_end")
+        self.average.settle(self.fitting.optimizers)
         metrics, validated = self.metrics(), (self.finished_epochs + 1) % self.config.validate_every == 0
         checks.refuse_not_finite(self.module, metrics, self.finished_epochs + 1, self._are_weights_finite)
         self._are_weights_finite = None
@@ -315,7 +315,7 @@ class Member:
             **({"dropout": streams} if (streams := CounterDropout.streams_of(self.module)) else {}),
             **({"hooks": hooks} if hooks else {}),
             **({"not_averaged": own} if own else {}),
-            **kept_gradients(self),
+            **kept_gradients(self, None if self._trains else self._gradients),
             **where_model_is(self._candidate.model, self.module),
         }
 
@@ -378,7 +378,7 @@ class Member:
         own = state.get("not_averaged", {})
         checkpoint = self._checkpoint({**state["module"], **own}, state["fitting"]["steps"])
         load = functools.partial(load_saved, self.module, strict=self.module.strict_loading)
-        self.hooks.load_state_dict(checkpoint, state.get("hooks", NO_STATE), load)
+        self.hooks.load_state_dict(checkpoint, state.get("hooks", NO_STATE), load, state["fitting"])
         self.average.load(self.module, state["module"], own)
         freeze_only(self.module, state.get("frozen"))
 

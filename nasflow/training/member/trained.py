@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,7 @@ def load_trained(
 
 def _changed_by_module(candidate: Candidate, weights: Mapping[str, Any], base_dir: Path, until: str) -> str | None:
     """Let a user's LightningModule change the model, as it may when it is made and set up; return why it could not."""
+    from pytorch_lightning.plugins import DoublePrecision  # noqa: PLC0415 - slow
     from pytorch_lightning.utilities.model_helpers import is_overridden  # noqa: PLC0415 - slow
 
     if isinstance(candidate.training, SupervisedConfig) or until == "built":
@@ -182,7 +184,8 @@ def _changed_by_module(candidate: Candidate, weights: Mapping[str, Any], base_di
     try:
         load_lazy_layers(candidate.model, weights)  # they have their sizes before set-up, as in training
         module.setup("fit")
-        module.configure_model()
+        with DoublePrecision().module_init_context() if candidate.training.precision == "64-true" else nullcontext():
+            module.configure_model()  # in the precision of training
     except Exception as error:  # it may need data
         return f"could not be set up here: {error_message(error)}"
     finally:

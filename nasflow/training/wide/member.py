@@ -154,7 +154,8 @@ class WideMember(Member):
         if "hooks" in rest or "on_load_checkpoint" in self.hooks.names:
             checkpoint = self._checkpoint(self.module.state_dict(), self.steps)
             hooks = rest.get("hooks", NO_STATE)
-            self.hooks.load_state_dict(checkpoint, hooks, lambda _: None)  # ranks have loaded their weights
+            fitting = {**rest["fitting"], "optimizer": self.fitting.optimizer.state_dict()}
+            self.hooks.load_state_dict(checkpoint, hooks, lambda _: None, fitting)  # ranks have loaded their weights
 
     def _end_batches(self) -> None:
         if self.fitting.may_draw:

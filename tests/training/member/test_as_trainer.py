@@ -8,15 +8,23 @@ import torch
 from torch import nn
 
 from nasflow.config.search import EvaluatorConfig
+from nasflow.evaluator.candidate import candidate_space
+from nasflow.job.spec import trial_dir
+from nasflow.training.lightning_loop import make_trainer
 from nasflow.training.member.average import Average
+from nasflow.training.member.trained import load_trained, trained_weights
+from nasflow.training.member.trainer.hooks import Hooks
 from nasflow.training.member.trainer.trainer_view import give_trainer
+from nasflow.training.member_maker import MemberMaker, load_job_data
 from tests.training.fused_jobs import fused_and_apart, fused_members, same
 from tests.training.interrupted import halves, interrupted, preempted
-from tests.training.jobs import evaluator, evictions, make_job, outcome, train, weights
+from tests.training.jobs import HERE, evaluator, evictions, make_job, outcome, train, weights
+from tests.training.models.hooked_modules import Counts
 from tests.training.models.lightning_modules import Plain
+from tests.training.models.trainer_modules import CountsMore
 from tests.training.plain_lightning import as_trainer
 
-FILE, KEPT = "trainer_modules.py", "kept_modules.py"
+FILE, KEPT, MENDED = "trainer_modules.py", "kept_modules.py", "mended_modules.py"
 COUNTS = {"target": "hooked_modules.py:Counts", "params": {"name": "by the config"}}
 TAKEN_BACK = "spaces.py:taken_back"
 
@@ -181,3 +189,80 @@ def test_a_module_knows_its_device_before_it_is_there() -> None:
 
 def test_lazy_layers_of_a_module_that_steps_by_hand(tmp_path: Path) -> None:
     as_trainer(module("LazyByHand", file=KEPT, precision="32-true"), tmp_path, f"{KEPT}:lazy")
+
+
+@pytest.mark.parametrize("how", ["", "teacher", "fails once", "ends", "callbacks"])
+def test_lazy_layers_of_a_module_whose_hooks_need_sizes(how: str, tmp_path: Path) -> None:
+    config = module("Lazy", how, MENDED, precision="32-true", callbacks=[COUNTS])
+    assert not evictions(train(make_job("spaces.py:deep", config, [{}]), tmp_path))
+
+
+def test_hooks_of_a_module_with_lazy_layers_are_called_once(tmp_path: Path) -> None:
+    config = module("Lazy", str(tmp_path / "made"), MENDED, precision="32-true")
+    assert not evictions(train(make_job("spaces.py:deep", config, [{}]), tmp_path))
+
+
+def test_an_average_of_weights_that_a_hook_steps_after_an_epoch_goes_on(tmp_path: Path) -> None:
+    goes_on(module("StepsAfter", file=MENDED, ema={"decay": 0.7}), tmp_path)
+
+
+def test_an_average_of_what_a_wrapper_of_an_optimizer_steps(tmp_path: Path) -> None:
+    goes_on(module("Wraps", file=MENDED, ema={"decay": 0.7}), tmp_path)
+
+
+def test_steps_in_hooks_of_gradients_are_counted(tmp_path: Path) -> None:
+    as_trainer(module("StepsInGradientHooks", file=MENDED), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["PrefixesByName", "LogsPartially", "LogsByLambda", "Once"])
+def test_a_log_that_calls_lightnings(name: str, tmp_path: Path) -> None:
+    as_trainer(module(name, file=MENDED), tmp_path)
+
+
+@pytest.mark.parametrize(("name", "metric"), [("LogsByOriginal", ""), ("LogsTwice", "mine/"), ("LogsFirst", "")])
+def test_a_log_that_needs_the_trainer(name: str, metric: str, tmp_path: Path) -> None:
+    events = train(make_job("spaces.py:deep", module(name, file=MENDED, callbacks=[COUNTS]), [{}]), tmp_path)
+    assert not evictions(events)
+    for epoch in outcome(events, tmp_path, 0).epochs:
+        assert {f"{metric}train_loss", f"{metric}val_loss"} <= epoch.keys()
+        assert len(epoch) == 3
+
+
+def test_what_a_loaded_model_has_is_made_in_the_precision_of_training(tmp_path: Path) -> None:
+    job = make_job("spaces.py:deep", module("DrawsLate", file=MENDED), [{}])
+    assert not evictions(train(job, tmp_path))
+    space = candidate_space(job.space, job.evaluator, HERE, with_values=True)
+    held = trained_weights(trial_dir(tmp_path, 0))
+    model = load_trained(space, {}, job.members[0].seed, held, base_dir=HERE, paths=HERE)
+    assert torch.equal(model.third, torch.ones((), dtype=torch.float64) / 3)
+
+
+def test_a_hook_that_calls_its_model_in_a_unit(tmp_path: Path) -> None:
+    """Which has the precision of hooks, while the step of another has that of steps."""
+    config = module("CallsInHooks", {"pick": ["", "calls"]}, MENDED)
+    members = {trial: {"module.params.how": how} for trial, how in enumerate(["calls", ""])}
+    fused_and_apart("spaces.py:deep", config, tmp_path, members)
+
+
+@pytest.mark.parametrize("name", ["Guards", "GuardsOnly"])
+def test_a_hook_that_reads_optimizers_in_a_checkpoint(name: str, tmp_path: Path) -> None:
+    goes_on(module(name, file=MENDED), tmp_path)
+
+
+def test_callbacks_of_a_checkpoint_from_before_they_were_replaced() -> None:
+    theirs, other, mine = Counts("theirs"), CountsMore(), Counts("mine")
+    hooks = Hooks(Plain(nn.Linear(1, 1)), [other, mine], [theirs, other])
+    state = {"callbacks": [{"count": 1}, {"count": 2}, {"count": 3}], "checkpoint": {}}
+    hooks.load_state_dict({"state_dict": {}}, state, lambda _: None, {"optimizer": {}, "schedules": []})
+    assert (other.count, mine.count) == (2, 3)
+
+
+def test_gradients_from_before_the_training_are_not_saved() -> None:
+    job = make_job("spaces.py:deep", module("LeavesGradients", file=MENDED), [{}])
+    data = load_job_data(job.data, job.base_dir, job.data_seed)
+    member = MemberMaker(job, data, make_trainer("64-true")).make(job.members[0], 0)
+    member.attach(make_trainer("64-true"), "fit")
+    member.start()
+    member.start_fit()
+    assert member.module.model[0].weight.grad is not None
+    assert "gradients" not in member.state_dict()

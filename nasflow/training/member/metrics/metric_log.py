@@ -23,11 +23,13 @@ class Logbook:
     epoch and reset.
 
     Attributes:
+        logged: how often something was logged.
         pending: brings what was logged elsewhere into the book, and resets itself; None if nothing was.
     """
 
     def __init__(self) -> None:
         self.batch_size = 1
+        self.logged = 0
         self.pending: Callable[[], None] | None = None
         self._sums: dict[str, tuple[torch.Tensor | float, int]] = {}
         self._earlier: dict[str, tuple[torch.Tensor | float, int]] = {}  # of the epoch's earlier parts
@@ -37,7 +39,7 @@ class Logbook:
     def take_from(self, module: Any, *callbacks: Any) -> None:
         """Put this in place of Lightning's `log` and `log_dict`; callbacks log as their module does."""
         if has_own_log(module):
-            lay_under(module, self.log)
+            lay_under(module, self)
         else:
             module.log, module.log_dict = self.log, self.log_dict
         for callback in callbacks:
@@ -58,6 +60,7 @@ class Logbook:
             TrialError: the value is not one number, or values can't be put together by `reduce_fx`.
         """
         self.settle()
+        self.logged += 1
         if isinstance(value, torchmetrics.Metric):
             self._metrics[name] = value
             return

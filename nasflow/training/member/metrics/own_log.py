@@ -1,41 +1,77 @@
 """LightningModules that log in a way of their own."""
 
 import functools
+import logging
 from collections.abc import Callable
 from typing import Any
 
+from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning import LightningModule
 
 _LOG = "_log_of_member"
+_NAMES = ("log", "log_dict")
+_LIGHTNINGS = LightningModule.log
+
+logger = logging.getLogger(__name__)
 
 
 def has_own_log(module: LightningModule) -> bool:
     """Whether a module that no member has yet has a `log` or `log_dict` in the place of Lightning's."""
-    kind = LightningModule
-    own = ((module.log, kind.log), (module.log_dict, kind.log_dict))
-    return any(getattr(method, "__func__", method) is not lightnings for method, lightnings in own)
+    return bool(_own_names(module))
 
 
 def is_laid_under(module: LightningModule) -> bool:
     """Whether a member's module has its own `log`."""
-    return isinstance(module, _Under)
+    return _LOG in vars(module)
 
 
-def lay_under(module: LightningModule, log: Callable[..., None]) -> None:
-    """Let a module's own `log` reach this one by `super()`: a class between its own and Lightning's calls it."""
-    vars(module)[_LOG] = log
-    module.__class__ = _laid_under(type(module))  # type: ignore[arg-type]  # mypy takes the class for unhashable
+def lay_under(module: LightningModule, book: Any) -> None:
+    """Let a module's own `log` log into a member's book where it calls Lightning's, by `super()` or by name."""
+    own = _own_names(module)
+    vars(module)[_LOG] = book.log
+    for name in own:
+        setattr(module, name, _OwnLog(module, book, name).call)
 
 
-class _Under(LightningModule):
-    """Comes right before LightningModule among the base classes; its `log_dict` is Lightning's, which calls `log`."""
-
-    def log(self, *args: Any, **options: Any) -> None:
-        """Log as `LightningModule.log` does."""
-        vars(self)[_LOG](*args, **options)
+def _own_names(module: LightningModule) -> list[str]:
+    methods = {name: getattr(module, name) for name in _NAMES}
+    lightnings = {name: getattr(LightningModule, name) for name in _NAMES}
+    return [name for name, own in methods.items() if getattr(own, "__func__", own) is not lightnings[name]]
 
 
-@functools.cache
-def _laid_under(kind: type[LightningModule]) -> type[LightningModule]:
-    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
-    return type(kind.__name__, (kind, _Under), names)
+@functools.wraps(_LIGHTNINGS)
+def _log(self: LightningModule, *args: Any, **options: Any) -> None:
+    vars(self).get(_LOG, functools.partial(_LIGHTNINGS, self))(*args, **options)
+
+
+LightningModule.log = _log  # type: ignore[method-assign]  # at once, as modules may keep it from before they log
+
+
+class _OwnLog:
+    """A user's `log` or `log_dict`. If it needs what only Lightning's Trainer has, the book's is called instead."""
+
+    def __init__(self, module: LightningModule, book: Any, name: str):
+        self._book, self._name = book, name
+        self._where = f"{type(module).__name__}.{name}"
+        self._own: Callable[..., Any] = getattr(module, name)
+        self._is_warned = False
+
+    def call(self, *args: Any, **options: Any) -> Any:
+        """Log by the user's method."""
+        logged = self._book.logged
+        try:
+            return self._own(*args, **options)
+        except (MisconfigurationException, AttributeError) as error:
+            if isinstance(error, AttributeError) and error.obj is not None:  # it is None if it asks for self.logger
+                raise
+            if self._book.logged > logged:
+                self._warn(f"what it does after super().log is left out: a trial has no logger ({error})")
+                return None
+            self._warn(f"Lightning's takes its place ({error}); let it call super().log, and no self.logger")
+        self._own = getattr(self._book, self._name)
+        return self._own(*args, **options)
+
+    def _warn(self, what: str) -> None:
+        if not self._is_warned:
+            self._is_warned = True
+            logger.warning("%s: %s", self._where, what)

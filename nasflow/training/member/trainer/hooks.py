@@ -28,6 +28,8 @@ BATCH_HOOKS = (
 )
 """Called for each batch."""
 
+_IN_STEPS = frozenset((*GRADIENT_HOOKS, *OWN_STEP_HOOKS, *BATCH_HOOKS))
+
 _EPOCH_HOOKS = (
     *("on_train_epoch_start", "on_train_epoch_end", "on_validation_epoch_start", "on_validation_epoch_end"),
     *("on_validation_start", "on_validation_end"),
@@ -61,8 +63,7 @@ STEPS = {
 NO_STATE: dict[str, Any] = {
     "callbacks": [],
     "checkpoint": {
-        "pytorch-lightning_version": version,
-        **{"optimizer_states": (), "lr_schedulers": (), "loops": {}, "callbacks": {}},
+        **{"pytorch-lightning_version": version, "loops": {}, "callbacks": {}},
     },
 }
 """What is kept beside a checkpoint if no hook or callback may keep anything: keys that hooks expect, and nothing."""
@@ -77,16 +78,23 @@ class Hooks:
 
     They have the precision that Lightning gives them, which is not that of the steps around which they are called.
 
+    Args:
+        module: the member's.
+        callbacks: that are called.
+        given: those of the config, of which the module's may have replaced some.
+
     Attributes:
         callbacks: the member's own.
         default_dtype: outside of steps; None if steps have no other.
         names: the hooks that are overridden.
-        running: the hook that is called at present, empty for none.
+        running: the hook that is called at present, empty for none; with one of gradients within it, still the outer.
     """
 
-    def __init__(self, module: LightningModule, callbacks: Sequence[Callback]):
+    def __init__(self, module: LightningModule, callbacks: Sequence[Callback], given: Sequence[Callback] = ()):
         self._module = module
         self.callbacks = list(callbacks)
+        own = [callback for callback in callbacks if all(callback is not other for other in given)]
+        self._formerly = [*given, *own]  # in checkpoints from before some were replaced
         self.running = ""
         self.default_dtype: torch.dtype | None = None
         known = (*GRADIENT_HOOKS, *OWN_STEP_HOOKS, *BATCH_HOOKS, *_OTHERS)
@@ -107,15 +115,18 @@ class Hooks:
         """Call a hook wherever it is overridden. Return what the module's own returns."""
         if name not in self.names:
             return None
-        outer, self.running = self.running, name
+        outer = self.running
+        self.running = outer if outer and name in GRADIENT_HOOKS else name
         before, after = self._around(name)
-        with self._in_precision_of(name):
-            for callback in before:
-                getattr(callback, name)(self._module.trainer, self._module, *args)
-            returned = getattr(self._module, name)(*args) if name in self._own else None
-            for callback in after:
-                getattr(callback, name)(self._module.trainer, self._module, *args)
-        self.running = outer
+        try:
+            with self._in_precision_of(name):
+                for callback in before:
+                    getattr(callback, name)(self._module.trainer, self._module, *args)
+                returned = getattr(self._module, name)(*args) if name in self._own else None
+                for callback in after:
+                    getattr(callback, name)(self._module.trainer, self._module, *args)
+        finally:
+            self.running = outer
         return returned
 
     def note_precision(self, precision: str) -> None:
@@ -126,7 +137,9 @@ class Hooks:
         in_step = name in GRADIENT_HOOKS and not self._module.automatic_optimization  # which calls them by itself
         if in_step or name == "configure_model":
             return nullcontext()
-        return outside_steps(self._module.device.type, self.default_dtype)
+        # hooks of epochs are called outside of steps, and may change the default dtype for good
+        kind = self.default_dtype if name in _IN_STEPS else None
+        return outside_steps(self._module.device.type, kind)
 
     def _around(self, name: str) -> tuple[list[Callback], list[Callback]]:
         """Return the callbacks that are called before the module, and those after it, as Lightning does."""
@@ -182,13 +195,21 @@ class Hooks:
         }
 
     def load_state_dict(
-        self, checkpoint: dict[str, Any], state: dict[str, Any], load: Callable[[dict[str, Any]], object]
+        self,
+        checkpoint: dict[str, Any],
+        state: dict[str, Any],
+        load: Callable[[dict[str, Any]], object],
+        fitting: dict[str, Any],
     ) -> None:
         """Give hooks and callbacks what they have saved.
 
         Args:
             load: gives the module its weights, after its own hook, which may change these, and before the callbacks'.
+            fitting: the saved state of optimizers and schedules.
         """
+        found = fitting["optimizer"]
+        optimizers = found if isinstance(found, list) else [found]
+        checkpoint |= {"optimizer_states": list(optimizers), "lr_schedulers": list(fitting["schedules"])}
         replaced = {**NO_STATE["checkpoint"], **state["checkpoint"]}
         of_hook = replaced.pop("state_dict", None)  # which may lack weights, or have averages in their place
         checkpoint |= replaced
@@ -200,7 +221,9 @@ class Hooks:
         for callback in self._by_callbacks["on_load_checkpoint"]:
             callback.on_load_checkpoint(self._module.trainer, self._module, checkpoint)
         if state is not NO_STATE:
-            for callback, saved in zip(self.callbacks, state["callbacks"], strict=True):
+            states = state["callbacks"]
+            owners = self.callbacks if len(states) == len(self.callbacks) else self._formerly
+            for callback, saved in zip(owners, states, strict=True):
                 callback.load_state_dict(saved)
 
 

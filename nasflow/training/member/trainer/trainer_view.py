@@ -16,7 +16,7 @@ from nasflow.errors import TrialError
 from nasflow.training.member.average import Average
 from nasflow.training.member.optimization import Fitting, goes_by_metric
 from nasflow.training.member.rng import RngStream
-from nasflow.training.member.trainer.hooks import Hooks
+from nasflow.training.member.trainer.hooks import GRADIENT_HOOKS, Hooks
 from nasflow.training.member.trainer.pace import Pace
 
 if TYPE_CHECKING:
@@ -285,8 +285,8 @@ class StrategyView:
         return wrapped
 
     def _count_step(self) -> None:
-        """Count a step of `training_step`; Lightning does not count those of hooks."""
-        if not self._member.hooks.running:
+        """Count a step of `training_step` and hooks in it; Lightning does not count those of other hooks."""
+        if self._member.hooks.running in ("", *GRADIENT_HOOKS):
             self._member.fitting.count_step()
 
     def backward(self, loss: torch.Tensor, optimizer: Any, *args: Any, **kwargs: Any) -> None:

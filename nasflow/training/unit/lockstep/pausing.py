@@ -104,9 +104,10 @@ def refusing_inner_backward(
 
 
 def thread_state() -> tuple[Any, ...]:
-    """Return what torch keeps for each thread, but for whether gradients are enabled."""
+    """Return what torch keeps for each thread, but for whether gradients are enabled; and the default dtype."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu").type
     return (
+        torch.get_default_dtype(),
         torch.is_autocast_enabled(device),
         torch.get_autocast_dtype(device),
         torch.is_autocast_cache_enabled(),
