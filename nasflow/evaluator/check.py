@@ -144,10 +144,9 @@ def _refuse_empty(data: Data, target: str) -> None:
 
 def _refuse_unusable(data: Data, candidate: Candidate) -> None:
     """Raise DataError for tensors that no model could be trained or scored on; jobs look at what other loaders give."""
-    has_validation = data.validation is not None
     for loader, validating in ((data.train, False), (data.validation, True)):
         if (pair := known_pair(loader)) is not None:
-            refuse_data(candidate.config, pair, validated=has_validation, validating=validating)
+            refuse_data(candidate.config, pair, validating=validating)
 
 
 def _warn_of_batches(data: Data, candidate: Candidate) -> None:
@@ -156,8 +155,8 @@ def _warn_of_batches(data: Data, candidate: Candidate) -> None:
     one = next((fold for fold in data.folds or (data,) if last_batch(fold.train) == 1), None)
     if one is not None and any(isinstance(part, nn.BatchNorm1d) for part in candidate.model.modules()):
         logger.warning(
-            "evaluator.data: the last training batch of %s has one sample, on which batch norm fails; let its loader "
-            "drop that batch (drop_last=True), or take another batch size",
+            "evaluator.data: the last training batch of %s has one sample, on which BatchNorm1d fails for inputs "
+            "[B, C]; let its loader drop that batch (drop_last=True), or take another batch size",
             target,
         )
     pair = known_pair(data.train) if data.module is None else None

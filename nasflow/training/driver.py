@@ -1,6 +1,5 @@
 """The course of a job: members come in, make their steps, end their epochs and leave."""
 
-import gc
 import logging
 import math
 from abc import ABC, abstractmethod
@@ -23,6 +22,7 @@ from nasflow.system.open_files import lacks_files
 from nasflow.training.batches.seeded_loader import FoldedLoader, SeededLoader
 from nasflow.training.device.devices import Copies, Devices
 from nasflow.training.device.fault import refuse_fault
+from nasflow.training.device.memory import release_memory
 from nasflow.training.member.member import Member
 from nasflow.training.schedule.turns import Roster
 from nasflow.training.unit.base import DiffersError, SoloUnit, Unit, guarding
@@ -389,10 +389,3 @@ def _batch_of(unit: Unit, copies: Copies, place: int = 0) -> Any:
     """Return the batch at a place of a run as a unit takes it; None if its fold has no more."""
     member = unit.members[0]
     return own_batch(copies.on(member.device_index)[place], member.number)
-
-
-def release_memory() -> None:
-    """Give a GPU's memory back that nothing uses any more."""
-    gc.collect()  # a traceback keeps what the functions in it have made
-    if torch.cuda.is_initialized():
-        torch.cuda.empty_cache()

@@ -2,7 +2,6 @@
 
 import gc
 import logging
-import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +20,8 @@ from nasflow.space.shared_layers import Owners
 from nasflow.training.batches.loading_errors import why_not_loaded
 from nasflow.training.device.devices import Devices
 from nasflow.training.device.fault import refuse_fault
-from nasflow.training.driver import Driver, release_memory
+from nasflow.training.device.memory import free_failed
+from nasflow.training.driver import Driver
 from nasflow.training.lightning_loop import make_trainer
 from nasflow.training.member.member import Member
 from nasflow.training.member.metrics.reporting import must_stop
@@ -61,7 +61,7 @@ class SpecDriver(Driver):
         self._maker = MemberMaker(spec, self.data, trainer, devices=devices)
         self._evaluator, self._target = evaluator, spec.data.target
         self._has_searched_data = fingerprint(evaluator.data) != fingerprint(spec.data)
-        self._is_validation_seen = False
+        self._is_validation_seen = self._has_ended_epochs = False
         self._specs = {
             number: seeded(member, repeat)
             for member in [*spec.members, *spec.peers]
@@ -73,9 +73,12 @@ class SpecDriver(Driver):
 
         Raises:
             InfrastructureError: nobody's fault.
+            DataError: no member can be trained on the first batch, from which lazy layers take their sizes.
         """
         try:
             return self.make(number)
+        except DataError:
+            raise
         except (Exception, SystemExit) as error:  # a candidate that can't be built is that trial's own failure
             refuse_fault(error)
             self.refuse_to_blame(error)
@@ -92,7 +95,8 @@ class SpecDriver(Driver):
         Raises:
             DataError: no member can be trained on such a batch.
         """
-        self._refuse_data(batch)
+        if self._has_trained_nothing:
+            self._refuse_data(batch)
         former = self.former_of(members)
         if not isinstance(batch, ByFold):
             return former.form(members, batch, self.fail)
@@ -114,12 +118,16 @@ class SpecDriver(Driver):
             self._is_validation_seen = True
         super().validate(batch, index)
 
+    @property
+    def _has_trained_nothing(self) -> bool:
+        """Whether no batch has shown that data can be trained on, so that a retry would fail like this."""
+        return not (self.roster.epoch or self._batches or self._has_ended_epochs)
+
     def _refuse_data(self, batch: Any, *, validating: bool = False) -> None:
         """Raise DataError for a batch that fails every trial; searched data, which others may have not, fail theirs."""
         for own in batch if isinstance(batch, ByFold) else [batch]:
             if own is not None and not self._has_searched_data:
-                validated = self.data.validation is not None
-                refuse_data(self._evaluator, own, validated=validated, validating=validating)
+                refuse_data(self._evaluator, own, validating=validating)
 
     def former_of(self, members: Sequence[Member]) -> Former:
         """Return what forms the units of the device that these members train on."""
@@ -139,7 +147,6 @@ class JobDriver(SpecDriver):
         self._spec, self._root, self._state, self._runner = spec, root, state, runner
         self._checkpoints = checkpoints
         self._notice = Notice()
-        self._has_ended_epochs = False
         self._repeats = spec.evaluator.members_per_trial
         self._trials: dict[int, RepeatedTrial] = {}  # with members in the job; only if they have several
         self._failed: dict[int, int] = {}  # the epochs that a trial has ended, in which all members had
@@ -295,14 +302,15 @@ class JobDriver(SpecDriver):
             trials = sorted({member.trial for member in members})
             logger.warning("trials %s go on in smaller groups, because together they failed", trials, exc_info=error)
             self.limits.update(dict.fromkeys(numbers, max(1, len(members) // 2)))
-            traceback.clear_frames(error.__traceback__)  # they keep what a step has computed
-            release_memory()
+        if not isinstance(error, DiffersError):
+            free_failed(error)
         self._checkpoints.wait()
         self._take_back(members)
 
     def _refuse_samples(self, error: Exception) -> None:
-        """Raise ConfigError if an error says what is wrong with the data, so that no batch could be loaded."""
-        if why := why_not_loaded(self._target, error):
+        """Raise ConfigError if an error says what is wrong with the data, so that it gives not even one batch."""
+        if self._has_trained_nothing and (why := why_not_loaded(self._target, error)):
+            logger.warning("%s gives no batch", self._target, exc_info=error)
             kind = ConfigError if self._has_searched_data else DataError
             raise kind(f"evaluator.data: {why}") from error
 

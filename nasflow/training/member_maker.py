@@ -18,6 +18,7 @@ from nasflow.evaluator.lazy_layers import first_batch
 from nasflow.evaluator.loading.class_balance import with_class_weights
 from nasflow.evaluator.loading.data_source import Data, fingerprint, load_data
 from nasflow.evaluator.make import make_evaluator
+from nasflow.evaluator.ready_made.unusable import refuse_data
 from nasflow.job.spec import JobSpec, MemberSpec
 from nasflow.merge.trace.counter_dropout import CounterDropout
 from nasflow.seeds import derive_seed
@@ -75,11 +76,18 @@ class MemberMaker:
 
     @cached_property
     def _first_batch(self) -> Any:
-        """The first batch of the first epoch (and the first fold), whichever epoch is trained."""
+        """The first batch of the first epoch (and the first fold), whichever epoch is trained.
+
+        Raises:
+            DataError: no member can be trained on it.
+        """
         data = self._data.of(0)
         loader = data.train.from_start() if isinstance(data.train, SeededLoader) else data.train
         with RngStream(derive_seed(self._job.data_seed, "transfer"), _device()):
-            return first_batch(dataclasses.replace(data, train=loader), self._trainer.strategy.root_device)
+            batch = first_batch(dataclasses.replace(data, train=loader), self._trainer.strategy.root_device)
+        if fingerprint(self._job.evaluator.data) == fingerprint(self._job.data):  # else others may have other data
+            refuse_data(self._job.evaluator, batch)
+        return batch
 
 
 def make_member(

@@ -9,7 +9,17 @@ import torchmetrics
 from pytorch_lightning import LightningDataModule, LightningModule
 from pytorch_lightning.utilities.combined_loader import CombinedLoader
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Subset, TensorDataset, default_collate
+from torch.utils.data import (
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+    default_collate,
+)
 
 from nasflow.config.search import TrainingConfig
 from nasflow.evaluator.base import Evaluator
@@ -72,6 +82,7 @@ def of_size(size: int, loaded: str = "tensors", kind: str = "float32", drop_last
         "samples": lambda: DataLoader(whole, 4, shuffle=True, drop_last=drop_last),
         "drawn": lambda: DataLoader(whole, 4, sampler=RandomSampler(whole, num_samples=4)),
         "streamed": lambda: DataLoader(Stream(), 4),
+        "uncounted": lambda: DataLoader(whole, 4, sampler=Uncounted()),
     }[loaded]()
     return train, TensorLoader((x[:4], y[:4]), 4)
 
@@ -92,9 +103,27 @@ def labelled(how: str, loaded: str = "tensors") -> Any:
         "tensors": lambda: TensorLoader((x, other), 4),
         "samples": lambda: DataLoader(whole, 4),
         "part": lambda: DataLoader(Subset(part, range(8, 16)), 4),
+        "drawn": lambda: DataLoader(part, 4, sampler=SubsetRandomSampler(range(8, 16))),
+        "drawn of a part": lambda: DataLoader(Subset(part, range(4, 16)), 4, sampler=SubsetRandomSampler(range(4, 12))),
         "rest": lambda: DataLoader(Subset(part, range(8)), 4),
+        "rest drawn": lambda: DataLoader(part, 4, sampler=SubsetRandomSampler(range(8))),
+        "rest weighted": lambda: DataLoader(part, 4, sampler=WeightedRandomSampler([1.0] * 8 + [0.0] * 8, 8)),
+        "rest listed": lambda: DataLoader(part, 4, sampler=range(8)),
+        "rest in batches": lambda: DataLoader(part, batch_sampler=[[0, 1, 2, 3], [4, 5, 6, 7]]),
+        "rest of a few": lambda: DataLoader(part, 4, sampler=RandomSampler(range(8))),
+        "rest but the last": lambda: DataLoader(Subset(part, range(12)), 8, drop_last=True),
         "own batches": lambda: DataLoader(whole, 4, collate_fn=lambda rows: default_collate([(x, 0) for x, _ in rows])),
     }[loaded]()
+
+
+class Uncounted(Sampler[int]):
+    """Counts nothing."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(4))
+
+    def __len__(self) -> int:
+        raise NotImplementedError
 
 
 class Stream(IterableDataset[Any]):

@@ -234,7 +234,7 @@ LABELS = "takes class numbers [B] of torch.int64, or a share of each class [B, C
 REGRESSION = {"evaluator.kind": "regression", "objectives": [{"metric": "val_rmse"}]}
 
 
-@pytest.mark.parametrize("loaded", ["tensors", "samples", "part"])
+@pytest.mark.parametrize("loaded", ["tensors", "samples", "part", "drawn", "drawn of a part"])
 @pytest.mark.parametrize(
     ("how", "changes", "said"),
     [
@@ -263,8 +263,12 @@ def test_targets_that_no_candidate_can_use_are_told_before_anything_trains(
     assert str(refused.value).startswith(said)
 
 
+RESTS = ["", " drawn", " weighted", " listed", " in batches", " of a few", " but the last"]
+
+
 @pytest.mark.parametrize(
-    "changes", [{"loaded": "rest"}, {"loaded": "own batches"}, {"how": {"pick": ["float", "nan"]}}]
+    "changes",
+    [{"loaded": f"rest{how}"} for how in RESTS] + [{"loaded": "own batches"}, {"how": {"pick": ["float", "nan"]}}],
 )
 def test_targets_that_only_some_candidates_or_samples_have_are_left_to_the_jobs(changes: dict[str, Any]) -> None:
     params = {"how": "from -1", "loaded": "tensors", **changes}
@@ -281,11 +285,12 @@ def test_targets_that_only_some_candidates_or_samples_have_are_left_to_the_jobs(
 @pytest.mark.parametrize(
     ("params", "changes", "said"),
     [
-        ({"size": 9}, {}, "the last training batch of targets.py:of_size has one sample, on which batch norm fails"),
+        ({"size": 9}, {}, "the last training batch of targets.py:of_size has one sample, on which BatchNorm1d fails"),
         ({"size": 9, "loaded": "samples"}, {}, "the last training batch of targets.py:of_size has one sample"),
         ({"size": 9, "loaded": "samples", "drop_last": True}, {}, None),
         ({"size": 9, "loaded": "drawn"}, {}, None),
         ({"size": 9, "loaded": "streamed"}, {}, None),
+        ({"size": 9, "loaded": "uncounted"}, {}, None),
         ({"size": 8}, {}, None),
         ({"size": 9}, {"space.params": {"norm": False}}, None),
         ({"size": 8}, {"evaluator.data.fraction": 0.625}, "the last training batch of targets.py:of_size has one"),

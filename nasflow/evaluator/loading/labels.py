@@ -4,7 +4,16 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Subset, TensorDataset, default_collate
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    default_collate,
+)
 
 from nasflow.evaluator.loading.loaders import TensorLoader
 from nasflow.evaluator.loading.subsets import Numbered
@@ -26,22 +35,36 @@ def labels_of(loader: Numbered, size: int, transformed: bool = False) -> torch.T
 
 
 def known_pair(loader: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Return one input `[1, ...]` and the targets of all samples `[N, ...]` of a loader that has them as tensors.
+    """Return one input `[1, ...]` and the targets of all drawn samples `[N, ...]` of a loader that has them as tensors.
 
-    None for any other loader, and for one that makes something else of them.
+    None for any other loader, for one that makes something else of them, and for one that may leave some of them out.
     """
     tensors: tuple[torch.Tensor, ...] = ()
-    rows: torch.Tensor | None = None
+    rows: torch.Tensor | slice | None = None
     if type(loader) is TensorLoader:
-        tensors, rows = loader.tensors, loader.rows
-    elif type(loader) is DataLoader and loader.batch_sampler is not None and loader.collate_fn is default_collate:
+        tensors, rows = loader.tensors, slice(None) if loader.rows is None else loader.rows
+    elif type(loader) is DataLoader and type(loader.batch_sampler) is BatchSampler:
         dataset: Any = loader.dataset
-        if type(dataset) is Subset:
-            dataset, rows = dataset.dataset, torch.as_tensor(dataset.indices)
-        tensors = dataset.tensors if type(dataset) is TensorDataset else ()
-    if len(tensors) != 2 or not len(tensors[0]):
+        inner = dataset.dataset if type(dataset) is Subset else dataset
+        if type(inner) is TensorDataset and loader.collate_fn is default_collate:
+            tensors, rows = inner.tensors, _drawn(loader.batch_sampler)
+        if inner is not dataset and rows is not None:
+            rows = torch.as_tensor(dataset.indices).long()[rows]
+    if rows is None or len(tensors) != 2 or not len(tensors[0]):
         return None
-    return tensors[0][:1], tensors[1] if rows is None else tensors[1][rows]
+    return tensors[0][:1], tensors[1][rows.to(tensors[1].device) if isinstance(rows, torch.Tensor) else rows]
+
+
+def _drawn(batches: BatchSampler) -> torch.Tensor | slice | None:
+    """Return the numbers of the samples that are drawn over the epochs, None if these are not known."""
+    sampler: Any = batches.sampler
+    if type(sampler) is SubsetRandomSampler:
+        return torch.as_tensor(sampler.indices).long()
+    if type(sampler) is SequentialSampler:
+        left_out = len(sampler) % batches.batch_size if batches.drop_last else 0
+        return slice(len(sampler) - left_out)
+    draws_all = type(sampler) is RandomSampler and not sampler.replacement and sampler._num_samples is None
+    return slice(len(sampler)) if draws_all else None
 
 
 def _of_dataset(dataset: Any, transformed: bool) -> torch.Tensor | None:

@@ -45,7 +45,10 @@ def last_batch(loader: Any) -> int | None:
         batches = loader.batch_sampler
         if isinstance(loader.dataset, IterableDataset) or not isinstance(batches.sampler, Sized):
             return None
-        size, batch_size, drops = len(batches.sampler), batches.batch_size, batches.drop_last
+        try:
+            size, batch_size, drops = len(batches.sampler), batches.batch_size, batches.drop_last
+        except (TypeError, NotImplementedError):  # as of samplers that count nothing
+            return None
     else:
         return None
     return batch_size if drops else size % batch_size or batch_size

@@ -74,7 +74,14 @@ def explained(error: Exception, output: torch.Tensor, target: Any) -> Exception:
     if target.is_floating_point():
         if target.ndim < 2:
             return TrialError(no_targets(kind_of(target)))
-        return error if target.shape == output.shape else _no_logits(output, target)
+        if target.shape == output.shape:
+            return error
+        if target.ndim != output.ndim or target.shape[2:] != output.shape[2:]:
+            return _no_logits(output, target)
+        return TrialError(
+            f"evaluator.data: its loader gives shares of {target.shape[1]} classes, and the model tells "
+            f"{output.shape[1]} apart: it gives {tuple(output.shape)} for targets {tuple(target.shape)}"
+        )
     if target.dtype not in (torch.long, torch.uint8):
         return TrialError(no_targets(kind_of(target)))
     if target.shape != (output.shape[0], *output.shape[2:]):

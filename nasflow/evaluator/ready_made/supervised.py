@@ -77,10 +77,11 @@ class SupervisedModule(LightningModule):
     def check_output(self, output: torch.Tensor, target: torch.Tensor) -> None:
         """Raise TrialError, until one is right, for a training output of a shape that validation could not score.
 
-        With a loss by import path, a model may give something else in training than in validation.
+        A model may give something else in training than in validation: with a loss by import path anything, and else
+        logits for each place.
         """
         if not self.is_checked and self._trainer is not None:
-            if self._trainer.enable_validation:
+            if self._trainer.enable_validation and output.ndim < 3:
                 self.refuse_output(output, target)
             self.is_checked = True
 
@@ -287,7 +288,7 @@ class RegressionModule(SupervisedModule):
     def compare(self, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Return predictions and targets without a last dimension of one, targets as `as_numbers` gives them."""
         output, target = super().compare(batch)
-        if not isinstance(target, torch.Tensor):
+        if not isinstance(target, torch.Tensor) and (self.own_loss is None or not hasattr(target, "ndim")):
             raise TrialError(no_numbers(f"a {type(target).__name__}"))
         return squeezed(output), as_numbers(squeezed(target), output)
 

@@ -16,6 +16,7 @@ from nasflow.merge.run.merged_model import MergedModel
 from nasflow.merge.run.solo_model import DirectModel
 from nasflow.merge.trace.graph import Graph
 from nasflow.training.device.fault import refuse_fault
+from nasflow.training.device.memory import free_failed, is_of_memory
 from nasflow.training.member.member import Member
 from nasflow.training.optim.stacked import Stack
 from nasflow.training.unit.base import CutShortError, DiffersError, Note, reasons_of
@@ -279,21 +280,21 @@ class FusedUnit(StackedUnit):
         """
         refuse_fault(error)
         model = self.model
-        nobodys = isinstance(error, InfrastructureError | DiffersError | torch.OutOfMemoryError)
+        nobodys = isinstance(error, InfrastructureError | DiffersError) or is_of_memory(error)
         if nobodys or self.is_single or not isinstance(model, MergedModel):
             return False
         self.end_run()
+        free_failed(error)
         found: dict[Member, BaseException] = {}
         for member, graph in zip(self._rows, model.plan.graphs, strict=True):
             try:
                 with activity.running(member.trial):
                     if member in self.members:
                         own(member, graph)
-            except torch.OutOfMemoryError:
-                continue  # what the unit has computed is still there
             except (Exception, SystemExit) as reason:
                 refuse_fault(reason)
-                found[member] = reason
+                if not is_of_memory(reason):  # in which the others have a part
+                    found[member] = reason
         for member, own_error in found.items():
             self._report(member, own_error)
         if found and self.members:

@@ -15,6 +15,7 @@ from nasflow.merge.run.merged_model import MergedModel
 from nasflow.merge.run.solo_model import DirectModel
 from nasflow.merge.values.parameter_stacks import LeftError, OwnCode
 from nasflow.training.device.fault import refuse_fault
+from nasflow.training.device.memory import is_of_memory
 from nasflow.training.member.member import Member
 from nasflow.training.member.own_step import share_of
 from nasflow.training.optim.clip import Clip
@@ -105,7 +106,7 @@ class StackedUnit(Unit):
                 if self._capturing:
                     raise
                 refuse_fault(error)
-                if isinstance(error, torch.OutOfMemoryError) and len(rows) > 1:
+                if is_of_memory(error) and len(rows) > 1:
                     raise  # all have filled the memory, whichever asks for more
                 failed(row, error)
                 raise LeftError from error

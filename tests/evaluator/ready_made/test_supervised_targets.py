@@ -1,9 +1,13 @@
 """Targets of regression in whatever type a data set gives them."""
 
+from typing import Any
+
 import pytest
 import torch
 
+from nasflow.errors import TrialError
 from nasflow.evaluator.ready_made.group_metrics import SupervisedGroup
+from nasflow.evaluator.ready_made.unusable import refuse_data
 from tests.evaluator.ready_made.group_members import regression
 
 
@@ -31,3 +35,27 @@ def test_targets_keep_the_precision_of_the_predictions() -> None:
     module.model = torch.nn.Linear(2, 1).bfloat16()
     _, target = module.compare((torch.randn(3, 2).bfloat16(), torch.tensor([0.1, 0.2, 0.3])))
     assert target.dtype == torch.float32
+
+
+class Targets:
+    """Targets that are no tensor, as a TensorDict."""
+
+    ndim = 1
+
+    def __init__(self, values: torch.Tensor):
+        self.values = values
+
+    def to(self, *args: Any) -> "Targets":
+        return self
+
+
+def test_a_loss_by_import_path_may_take_targets_that_are_no_tensor() -> None:
+    module = regression(loss={"target": "torch.nn:MSELoss"}, metrics=[])
+    module.model = torch.nn.Linear(2, 1)
+    given = Targets(torch.randn(3))
+    assert module.compare((torch.randn(3, 2), given))[1] is given
+    refuse_data(module.config, (torch.randn(3, 2), given))
+    named = regression()
+    named.model = module.model
+    with pytest.raises(TrialError, match="its loader gives a Targets"):
+        named.compare((torch.randn(3, 2), given))

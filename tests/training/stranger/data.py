@@ -73,6 +73,7 @@ LABELS: dict[str, Callable[[torch.Tensor], Any]] = {
     "complex": lambda y: torch.complex(y.float(), y.float()),
     "nan": lambda y: torch.where(y == 1, torch.nan, y.float()),
     "masked": lambda y: y[:, None].expand(-1, 4),
+    "shares of four": lambda y: F.one_hot(y, 4).float(),
 }
 """The labels 0, 1, 2 in other forms."""
 
@@ -85,6 +86,7 @@ BATCHES: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
     "two inputs": lambda x, y: ((x[:, :3], x[:, 3:]), y),
     "two inputs apart": lambda x, y: (x[:, :3], x[:, 3:], y),
     "arrays": lambda x, y: (x.numpy(), y.numpy()),
+    "inputs as arrays": lambda x, y: (x.numpy(), y),
 }
 
 
@@ -123,8 +125,15 @@ SAMPLES: dict[str, Callable[[torch.Tensor, int], Any]] = {
     "pictures": lambda x, number: Picture(),
     "sizes": lambda x, number: x[: 3 + number % 3],
     "lists": lambda x, number: x.tolist()[: 3 + number % 3],
+    "own stack": lambda x, number: torch.stack([x, x[:3]]),
+    "own pickle": lambda x, number: refuse(),
+    "later": lambda x, number: x[: 3 + number % 3] if number >= 48 else x,
 }
 """What a data set gives as inputs."""
+
+
+def refuse() -> Any:
+    raise TypeError("there is no pickle of this")
 
 
 class Samples(Dataset[Any]):
@@ -148,6 +157,37 @@ def sampled(how: str, workers: int = 0) -> Any:
 
 def in_workers(how: str) -> Any:
     return sampled(how, 2)
+
+
+def later(which: str) -> Any:
+    """The last batch can't be put together; the first are trained on before it is loaded."""
+    right, wrong = (DataLoader(Samples(how, 64), 16, collate_fn=as_torch_does) for how in ("arrays", "later"))
+    return (wrong, right) if which == "train" else (right, wrong)
+
+
+class Worse:
+    """A loader whose first label is none from the second epoch on."""
+
+    def __init__(self, *tensors: torch.Tensor):
+        self.tensors, self.epoch = tensors, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[Any]:
+        x, y = self.tensors
+        for place in range(0, 64, 16):
+            wrong = self.epoch > 0 and place == 0
+            yield x[place : place + 16], y[place : place + 16] - (y[place] + 1 if wrong else 0)
+
+
+def worse() -> Any:
+    x, y = rows()
+    return Worse(x, y), TensorLoader((x[64:], y[64:]), 16)
+
+
+def distance(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return (output.mean(1) - target).abs().mean()
 
 
 def in_spawned_workers(how: str) -> Any:

@@ -71,6 +71,33 @@ def shaped(pick: Pick) -> nn.Module:
     return Gives(pick("width", [4, 5, 6, 7]), pick("form", list(FORMS)))
 
 
+def unsized(pick: Pick) -> nn.Module:
+    return nn.Sequential(nn.LazyLinear(pick("width", [4, 5])), nn.LazyLinear(3))
+
+
+class OfArrays(Gives):
+    """Takes arrays of NumPy."""
+
+    def forward(self, x: Any) -> Any:
+        return super().forward(torch.as_tensor(x))
+
+
+def of_arrays(pick: Pick) -> nn.Module:
+    return OfArrays(pick("width", [4, 5]), "logits")
+
+
+class Placing(Gives):
+    """Gives logits for each of four places in training, and for all in validation."""
+
+    def forward(self, x: torch.Tensor) -> Any:
+        y = super().forward(x)
+        return y[:, :, None].expand(-1, -1, 4) if self.training else y
+
+
+def placing(pick: Pick) -> nn.Module:
+    return Placing(pick("width", [4, 5]), "logits")
+
+
 class Normed(nn.Module):
     """Batch norm, which a batch of one sample fails, or none."""
 
@@ -108,3 +135,15 @@ def dense() -> Any:
 def last_of_one() -> Any:
     x, y = rows()
     return TensorLoader((x[:65], y[:65]), 16), TensorLoader((x[65:], y[65:]), 16)
+
+
+def placed(soft: bool) -> Any:
+    """Classes, or shares of them, for each of four places in training, and one for all in validation."""
+    x, y = rows()
+    y4 = nn.functional.one_hot(y, 3).to(x.dtype)[:, :, None].expand(-1, -1, 4) if soft else y[:, None].expand(-1, 4)
+    return TensorLoader((x[:64], y4[:64]), 16, shuffle=True), TensorLoader((x[64:], y[64:]), 16)
+
+
+def arrays() -> Any:
+    x, y = rows()
+    return [(x[:16].numpy(), y[:16]), (x[16:32].numpy(), y[16:32])], [(x[64:].numpy(), y[64:])]

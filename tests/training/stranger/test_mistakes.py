@@ -8,11 +8,15 @@ import pytest
 from nasflow.config.search import DataConfig
 from nasflow.errors import ConfigError, DataError
 from nasflow.job.events import Event, Final
+from nasflow.training.batches.loading_errors import why_not_loaded
 from nasflow.training.training_job import TrainingJob
+from tests.training.interrupted import interrupted
 from tests.training.jobs import evaluator, evictions, make_job, train
+from tests.training.stranger.data import sampled
 from tests.training.stranger.test_changes import MODULES
 
 DATA = f"{Path(__file__).with_name('data.py')}"
+SHAPES = f"{Path(__file__).with_name('shapes.py')}"
 MEMBERS = [{"classes": 3}, {"classes": 3}]
 
 
@@ -76,9 +80,6 @@ UNUSABLE = [
     ("labelled", "float", {}, f"{TARGETS}; its loader gives (16,) of torch.float32"),
     ("labelled", "int8", {}, f"{TARGETS}; its loader gives (16,) of torch.int8"),
     ("labelled", "int32", {"mixup": {}}, f"{TARGETS}; its loader gives (16,) of torch.int32"),
-    ("labelled", "column", {}, f"{TARGETS}; its loader gives (16, 1) of torch.int64"),
-    ("labelled", "masked", {}, f"{TARGETS}; its loader gives (16, 4) of torch.int64"),
-    ("labelled", "one-hot of int", {}, f"{TARGETS}; its loader gives (16, 3) of torch.int64"),
     ("labelled", "one-hot", {}, "'accuracy' needs class numbers [B] as targets, and the validation data give (16, 3)"),
     ("labelled", "one-hot", {"mixup": {}}, "'accuracy' needs class numbers [B] as targets"),
     ("labelled", "from -1", {}, "its loader gives the class number -1; let the numbers of classes begin with 0"),
@@ -91,7 +92,7 @@ UNUSABLE = [
     ("batched", "inputs", {}, "and its loader gives lists of 1"),
     ("batched", "tensors", {}, "and its loader gives a Tensor (16, 6)"),
     ("batched", "texts", {}, f"{TARGETS}; its loader gives a list"),
-    ("batched", "arrays", {}, "its loader gives inputs as a ndarray; let it give tensors, as torch.from_numpy or"),
+    ("batched", "arrays", {}, f"{TARGETS}; its loader gives a ndarray"),
     (
         "sampled",
         "pictures",
@@ -110,6 +111,16 @@ UNUSABLE = [
     ("in_workers", "sizes", {}, f"{TOGETHER} (their tensors have unequal sizes)"),
 ]
 DATA_MISTAKES = [
+    ("labelled", "column", {}, f"{TARGETS}; its loader gives (16, 1) of torch.int64"),
+    ("labelled", "masked", {}, f"{TARGETS}; its loader gives (16, 4) of torch.int64"),
+    ("labelled", "one-hot of int", {}, f"{TARGETS}; its loader gives (16, 3) of torch.int64"),
+    (
+        "labelled",
+        "shares of four",
+        {"metrics": []},
+        "its loader gives shares of 4 classes, and the model tells 3 apart: it gives (16, 3) for targets (16, 4)",
+    ),
+    ("batched", "inputs as arrays", {}, "linear(): argument 'input' (position 1) must be Tensor, not numpy.ndarray"),
     ("labelled", "from 1", {}, "evaluator.data: 3 is no class of the model, whose 3 have the numbers 0 to 2"),
     ("labelled", "one class", BALANCED, "there are 1, and the model tells 3 classes apart; give one for each class"),
     ("labelled", "no last class", BALANCED, "('balanced' gives as many as the training data have)"),
@@ -139,6 +150,59 @@ def test_of_data_that_no_candidate_can_use(
     assert str(refused.value).startswith("evaluator.") and said in str(refused.value)
     assert len(str(refused.value).splitlines()) == 1
     assert not evictions(events)
+
+
+def test_lazy_layers_are_not_to_blame_for_data(tmp_path: Path) -> None:
+    config = evaluator(data=data("labelled", how="float"))
+    with pytest.raises(DataError, match=r"its loader gives \(16,\) of torch.float32"):
+        train(make_job(f"{SHAPES}:unsized", config, [{"width": 4}, {"width": 5}], fuse="always"), tmp_path)
+
+
+def test_a_batch_of_a_later_epoch_does_not_end_the_search(tmp_path: Path) -> None:
+    """A job that goes on sees it first."""
+    spec = make_job("spaces.py:linear", evaluator(data=data("worse"), epochs=3), MEMBERS, fuse="always")
+    interrupted(spec, tmp_path, trial=1, epoch=1)
+    found = evictions(train(spec, tmp_path))
+    assert [(event.epoch, "-1 is no class of the model" in event.error) for event in found.values()] == [(2, True)] * 2
+
+
+def test_what_keeps_samples_apart_is_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    spec = make_job("spaces.py:linear", evaluator(data=data("sampled", how="pictures")), MEMBERS)
+    with pytest.raises(DataError):
+        train(spec, tmp_path)
+    assert "in default_collate" in caplog.text and "default_collate: batch must contain" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "said"),
+    [
+        (data("later", which="train"), RuntimeError, "stack expects each tensor"),
+        (data("later", which="validation"), RuntimeError, "stack expects each tensor"),
+        (data("sampled", how="own stack"), RuntimeError, "stack expects each tensor"),
+        (data("sampled", how="own pickle"), TypeError, "no pickle of this"),
+    ],
+)
+def test_errors_that_other_samples_or_a_retry_may_not_have(
+    given: dict[str, Any], kind: type[Exception], said: str, tmp_path: Path
+) -> None:
+    """They end the job, not the search."""
+    with pytest.raises(kind, match=said):
+        train(make_job("spaces.py:linear", evaluator(data=given), MEMBERS, fuse="always"), tmp_path)
+
+
+@pytest.mark.parametrize("how", ["own stack", "own pickle"])
+def test_errors_of_a_data_set_in_a_worker_process(how: str) -> None:
+    with pytest.raises((RuntimeError, TypeError), match="in DataLoader worker process 0") as raised:
+        next(iter(sampled(how, workers=1)[0]))
+    assert why_not_loaded("data.py:sampled", raised.value) is None
+
+
+@pytest.mark.filterwarnings("ignore:Casting complex values to real")
+def test_targets_that_a_loss_by_import_path_takes(tmp_path: Path) -> None:
+    own = {"kind": "regression", "loss": {"target": f"{DATA}:distance"}, "metrics": []}
+    config = evaluator(data=data("labelled", how="complex"), **own)
+    events = train(make_job("spaces.py:linear", config, MEMBERS), tmp_path)
+    assert not evictions(events) and len([event for event in events if isinstance(event, Final)]) == 2
 
 
 def test_of_data_that_are_searched(tmp_path: Path) -> None:

@@ -76,8 +76,8 @@ def test_outputs_that_do_not_fit_the_targets(
 
 @pytest.mark.parametrize("fuse", ["always", "never"])
 def test_what_only_validation_would_refuse(fuse: Any, tmp_path: Path) -> None:
-    """Torch's loss takes logits for each place of an image; metrics do not, which shows before an epoch is trained."""
-    dense = {"data": {"target": f"{SHAPES}:dense"}}
+    """Torch's loss takes logits for each place of an image; validation does not."""
+    dense = {"data": {"target": f"{SHAPES}:dense"}, "metrics": []}
     members = [{"width": width, "form": "image"} for width in (4, 5, 6, 7)]
     events = train(make_job(f"{SHAPES}:shaped", evaluator(**dense), members, fuse=fuse), tmp_path)
     assert evictions(events).keys() == {0, 1, 2, 3} and not [event for event in events if isinstance(event, Epoch)]
@@ -93,6 +93,22 @@ def test_a_loss_by_import_path_may_take_several_outputs_in_training(fuse: Any, t
     assert {event.trial for event in events if isinstance(event, Final)} == {0, 1}
     said = evictions(train(make_job(f"{SHAPES}:helped", evaluator(), [{"width": 4}], fuse=fuse), tmp_path / "named"))
     assert f"the model gives a tuple of 2, {SEVERAL}" in said[0].error
+
+
+@pytest.mark.parametrize("fuse", ["always", "never"])
+@pytest.mark.parametrize("soft", [False, True])
+def test_training_may_tell_classes_of_each_place(soft: bool, fuse: Any, tmp_path: Path) -> None:
+    """What validation scores is only told by its own batches."""
+    config = evaluator(data={"target": f"{SHAPES}:placed", "params": {"soft": soft}}, metrics=["accuracy"])
+    events = train(make_job(f"{SHAPES}:placing", config, [{"width": 4}, {"width": 5}], fuse=fuse), tmp_path)
+    assert not evictions(events) and len([event for event in events if isinstance(event, Final)]) == 2
+
+
+@pytest.mark.parametrize("fuse", ["always", "never"])
+def test_models_may_take_arrays(fuse: Any, tmp_path: Path) -> None:
+    config = evaluator(data={"target": f"{SHAPES}:arrays"})
+    events = train(make_job(f"{SHAPES}:of_arrays", config, [{"width": 4}, {"width": 5}], fuse=fuse), tmp_path)
+    assert not evictions(events) and len([event for event in events if isinstance(event, Final)]) == 2
 
 
 def test_more_likely_classes_than_there_are(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Faults in fused units: a bad member hurts only itself, and a unit that can't run breaks up."""
 
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ from nasflow.job import activity
 from nasflow.job.events import Final, Planned
 from nasflow.merge.kernels.linear import BatchedLinear
 from nasflow.merge.kernels.norm import BatchedBatchNorm
+from nasflow.training.job_driver import JobDriver
 from nasflow.training.unit.fused import FusedUnit
+from nasflow.training.unit.member_step import Subject
 from tests.training.fused_jobs import fused_and_apart, fused_members
 from tests.training.jobs import BLOBS, evaluator, evictions, make_job, outcome, sample, train
 
@@ -151,6 +154,80 @@ def test_a_kernel_that_fails(name: str, at: int, always: bool, monkeypatch: pyte
     *_, last = [event for event in events if isinstance(event, Planned)]
     assert max((len(unit.members) for unit in last.units), default=1) <= 3
     assert any("baddbmm" in unit.kernels for unit in last.units) is not always
+
+
+class FailsOnce:
+    """Takes the place of a kernel's method: raises at its 14th call, in training, where it has computed a tensor."""
+
+    def __init__(self, said: str):
+        self.said, self.own, self.calls = said, BatchedLinear.__call__, 0
+        self.computed: weakref.ref[torch.Tensor] | None = None
+
+    def __get__(self, kernel: object, kind: type) -> Callable[..., Any]:
+        return lambda *args: self.call(kernel, *args)
+
+    def call(self, kernel: Any, *args: Any) -> Any:
+        self.calls += 1
+        if self.calls == 14:
+            computed = torch.zeros(3)
+            self.computed = weakref.ref(computed)
+            raise RuntimeError(self.said)
+        return self.own(kernel, *args)
+
+    @property
+    def is_held(self) -> bool:
+        return self.computed is not None and self.computed() is not None
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "GET was unable to find an engine to execute this computation",
+        "[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: you tried to allocate 2 bytes",
+        "no kernel for this",
+    ],
+)
+def test_members_are_not_blamed_for_memory_that_their_unit_holds(
+    said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Their own steps have no room while it does."""
+    fails, own = FailsOnce(said), Subject.own_step
+
+    def own_step(subject: Subject, batch: Any) -> Any:
+        if fails.is_held:
+            raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
+        return own(subject, batch)
+
+    monkeypatch.setattr(BatchedLinear, "__call__", fails)
+    monkeypatch.setattr(Subject, "own_step", own_step)
+    events = fused_and_apart("fused_spaces.py:mixed", evaluator(**EXACT), tmp_path, 5, all_fused=False)
+    assert fails.computed is not None and not evictions(events)
+
+
+def test_a_step_that_is_cut_short_keeps_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The others are built again once what it has computed is free."""
+    fails, own, take_back = FailsOnce("no kernel for this"), Subject.own_step, JobDriver._take_back
+    kept: list[weakref.ref[torch.Tensor]] = []
+    free: list[bool] = []
+
+    def own_step(subject: Subject, batch: Any) -> Any:
+        if fails.computed is not None and not kept:
+            computed = torch.zeros(3)
+            kept.append(weakref.ref(computed))
+            raise ValueError("a layer gave up")
+        return own(subject, batch)
+
+    def taken_back(driver: JobDriver, members: Any) -> None:
+        free.append(not fails.is_held and kept[0]() is None)
+        take_back(driver, members)
+
+    monkeypatch.setattr(BatchedLinear, "__call__", fails)
+    monkeypatch.setattr(Subject, "own_step", own_step)
+    monkeypatch.setattr(JobDriver, "_take_back", taken_back)
+    members = dict(enumerate(sample("fused_spaces.py:mixed", evaluator(**EXACT), 5)))
+    events = train(make_job("fused_spaces.py:mixed", evaluator(**EXACT), members, fuse="always"), tmp_path)
+    assert len(evictions(events)) == 1 and free == [True]
 
 
 def test_a_backward_that_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
