@@ -10,10 +10,10 @@ import httpx
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.deployments.runner import DeploymentApplyError
 from prefect.exceptions import ObjectNotFound
-from prefect.settings import get_current_settings
 from prefect.types.entrypoint import EntrypointType
 
 from ..server.automations import ZOMBIES, zombie_automation
+from ..ui.heartbeats import heartbeat_frequency
 from .job_flow import FLOW, job
 
 _LOG = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ def ensure_job_deployment(client: SyncPrefectClient, pool: str) -> UUID:
 
 def ensure_zombie_automation(client: SyncPrefectClient) -> None:
     """Make the automation of `nasflow setup` that sets dead flow runs to CRASHED, unless there is one of its name."""
-    frequency = get_current_settings().flows.heartbeat_frequency
+    frequency = heartbeat_frequency()
     if frequency is None or client.read_automations_by_name(ZOMBIES):
         return
     try:

@@ -19,7 +19,7 @@ def explained_answer(error: "HTTPStatusError", server: str) -> Said | None:
     """Return what to say of an answer; None if it is about the request. `server` is the user's name for the server."""
     response = error.response
     code = response.status_code
-    if _lost_by_redirect(response) and (said := _redirected(response, server)):
+    if (_lost_by_redirect(response) or _is_of_another(response)) and (said := _redirected(response, server)):
         return said
     if code in (401, 403):
         return _refused(response, server)
@@ -90,6 +90,12 @@ def _lost_by_redirect(response: "Response") -> bool:
         return False
     first, last = response.history[0].request, response.request
     return first.method != last.method or ("Authorization" in first.headers and "Authorization" not in last.headers)
+
+
+def _is_of_another(response: "Response") -> bool:
+    """Whether a request was redirected to another host, such as a login page's, where Prefect did not answer it."""
+    before = response.history[0].url.host if response.history else response.url.host
+    return before != response.url.host and "exception_message" not in response.text
 
 
 def _redirected(response: "Response", server: str) -> Said | None:

@@ -90,12 +90,12 @@ class Control:
         context = contextvars.copy_context()
         watcher = threading.Thread(target=context.run, args=(self._watch,), name="nasflow-control", daemon=True)
         watcher.start()
-        try:
-            with Heartbeats(self._run).sent():  # not by the watcher, which may have to wait for jobs that end
+        with Heartbeats(self._run).sent():  # not by the watcher, which may have to wait for jobs that end
+            try:
                 yield
-        finally:
-            self._ended.set()
-            watcher.join()
+            finally:
+                self._ended.set()
+                watcher.join()
 
     @contextmanager
     def of_round(self, run: FlowRun) -> Iterator[None]:

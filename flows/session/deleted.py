@@ -1,6 +1,7 @@
 """Lets flow runs end in good order that were deleted in Prefect, by themselves or with their flow."""
 
 import threading
+import time
 from typing import Any
 from uuid import UUID
 
@@ -13,6 +14,7 @@ from prefect.exceptions import ObjectNotFound
 from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
 ANSWER_SECONDS = 10.0
+_TRIES, _BETWEEN = 3, 1.0  # seconds
 _lock = threading.Lock()
 
 
@@ -24,19 +26,22 @@ def may_be_deleted(error: BaseException) -> bool:
     return isinstance(error, ObjectNotFound)
 
 
-def is_deleted(run: UUID) -> bool:
-    """Whether the server answers that it has no such flow run. It is asked once.
+def is_deleted(run: UUID, tries: int = 1) -> bool:
+    """Whether the server answers that it has no such flow run. It is asked until it answers, at most `tries` times.
 
     A 404 alone does not say so: a proxy answers it, too, while the server behind it is away.
     """
-    try:
-        with (
-            temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}),
-            get_client(httpx_settings={"timeout": ANSWER_SECONDS}, sync_client=True) as client,
-        ):
-            return not client.read_flow_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[run])))
-    except (httpx.HTTPError, ValueError):  # no answer, or a proxy's page
-        return False
+    for left in reversed(range(tries)):
+        try:
+            with (
+                temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}),
+                get_client(httpx_settings={"timeout": ANSWER_SECONDS}, sync_client=True) as client,
+            ):
+                return not client.read_flow_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[run])))
+        except (httpx.HTTPError, ValueError):  # no answer, or a proxy's page
+            if left:
+                time.sleep(_BETWEEN)
+    return False
 
 
 def end_without_record(client: SyncPrefectClient, run: UUID) -> None:
@@ -65,7 +70,7 @@ class _Report:
         try:
             result = self._report(flow_run_id, state, force=force)
         except ObjectNotFound:
-            if run not in self.runs or not state.is_final() or not is_deleted(run):
+            if run not in self.runs or not state.is_final() or not is_deleted(run, tries=_TRIES):
                 raise
             result = OrchestrationResult(state=state, status=SetStateStatus.ACCEPT, details=StateAcceptDetails())
         if (state.is_final() or state.is_paused()) and result.status != SetStateStatus.WAIT:

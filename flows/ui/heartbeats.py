@@ -72,11 +72,16 @@ class Heartbeats:
                 return
 
 
+def heartbeat_frequency() -> int | None:
+    """Return the seconds between two heartbeats of a flow run, also in `without_engine_heartbeats`; None for none."""
+    every = get_current_settings().flows.heartbeat_frequency
+    return _FREQUENCY.get() if every is None else every
+
+
 @contextmanager
 def without_engine_heartbeats() -> Iterator[None]:
     """Let flow runs called in this block send their own heartbeats, as often as Prefect's engine would."""
-    every = get_current_settings().flows.heartbeat_frequency
-    token = _FREQUENCY.set(_FREQUENCY.get() if every is None else every)  # in such a block, the settings have none
+    token = _FREQUENCY.set(heartbeat_frequency())
     try:
         with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
             yield

@@ -144,8 +144,11 @@ def _refuse_empty(data: Data, target: str) -> None:
 
 def _refuse_unusable(data: Data, candidate: Candidate) -> None:
     """Raise DataError for tensors that no model could be trained or scored on; jobs look at what other loaders give."""
-    for loader, validating in ((data.train, False), (data.validation, True)):
-        if (pair := known_pair(loader)) is not None:
+    training = candidate.training
+    limits = training.batch_limits
+    in_part = limits.train or training.batches_per_epoch  # and the rest may never be loaded
+    for loader, is_part, validating in ((data.train, in_part, False), (data.validation, limits.validation, True)):
+        if not is_part and (pair := known_pair(loader)) is not None:
             refuse_data(candidate.config, pair, validating=validating)
 
 

@@ -32,7 +32,9 @@ def release_memory() -> None:
 def free_failed(error: BaseException) -> None:
     """Free what a step that failed has computed, which the frames of its error keep, and those of what caused that."""
     cause: BaseException | None = error
-    while cause is not None:
+    freed: list[BaseException] = []
+    while cause is not None and cause not in freed:  # an error may be its own cause
         traceback.clear_frames(cause.__traceback__)
+        freed.append(cause)
         cause = cause.__cause__
     release_memory()

@@ -214,18 +214,30 @@ def test_steps_in_hooks_of_gradients_are_counted(tmp_path: Path) -> None:
     as_trainer(module("StepsInGradientHooks", file=MENDED), tmp_path)
 
 
-@pytest.mark.parametrize("name", ["PrefixesByName", "LogsPartially", "LogsByLambda", "Once"])
+@pytest.mark.parametrize("name", ["PrefixesByName", "LogsPartially", "Once"])
 def test_a_log_that_calls_lightnings(name: str, tmp_path: Path) -> None:
     as_trainer(module(name, file=MENDED), tmp_path)
 
 
-@pytest.mark.parametrize(("name", "metric"), [("LogsByOriginal", ""), ("LogsTwice", "mine/"), ("LogsFirst", "")])
+@pytest.mark.parametrize(
+    ("name", "metric"), [("LogsByOriginal", ""), ("LogsTwice", "mine/"), ("LogsFirst", ""), ("LogsByLambda", "")]
+)
 def test_a_log_that_needs_the_trainer(name: str, metric: str, tmp_path: Path) -> None:
     events = train(make_job("spaces.py:deep", module(name, file=MENDED, callbacks=[COUNTS]), [{}]), tmp_path)
     assert not evictions(events)
     for epoch in outcome(events, tmp_path, 0).epochs:
         assert {f"{metric}train_loss", f"{metric}val_loss"} <= epoch.keys()
         assert len(epoch) == 3
+
+
+def test_a_log_that_needs_the_trainer_at_times(tmp_path: Path) -> None:
+    """What it logs follows from each call alone, so that a trial that is resumed logs the same."""
+    job = make_job("spaces.py:deep", module("LogsAtTimes", file=MENDED, epochs=3), [{}])
+    interrupted(job, tmp_path / "twice", 0, 1)
+    again, whole = train(job, tmp_path / "twice"), train(job, tmp_path / "once")
+    assert outcome(again, tmp_path / "twice", 0) == outcome(whole, tmp_path / "once", 0)
+    for epoch in outcome(whole, tmp_path / "once", 0).epochs:
+        assert {"mine/train_loss", "val_loss"} <= epoch.keys()
 
 
 def test_what_a_loaded_model_has_is_made_in_the_precision_of_training(tmp_path: Path) -> None:

@@ -119,6 +119,15 @@ class LogsFirst(Plain):
         super().log(name, value, *args, **options)
 
 
+class LogsAtTimes(Plain):
+    """Needs a logger for what validation logs only."""
+
+    def log(self, name: str, value: Any, *args: Any, **options: Any) -> None:
+        if name.startswith("val"):
+            self.logger.log_metrics({name: float(value)})  # type: ignore[union-attr]
+        super().log(f"mine/{name}", value, *args, **options)
+
+
 class Registered(Plain):
     """Registers its subclasses by name, once each, and has its own log."""
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from nasflow.job.events import Ended, Epoch, Final, Planned
+from nasflow.job.events import Ended, Epoch, Event, Final, Planned
+from nasflow.training.scoring_job import ScoringJob
 from tests.training.jobs import evaluator, make_job
 from tests.training.wide.jobs import SGD, assert_equal, job, own_module, run, solo, state, wide
 
@@ -24,6 +25,15 @@ def test_as_one_process(strategy: str, devices: int, tmp_path: Path) -> None:
     pickles = [path for path in tmp_path.rglob("*") if path.suffix in {".pt", ".pkl", ".distcp", ".metadata"}]
     assert not pickles
     assert not list(tmp_path.rglob(".metadata"))
+
+
+def test_it_is_scored_on_test_data(tmp_path: Path) -> None:
+    spec = wide(test_data={"target": "tested_modules.py:unseen"}, **SCORES)
+    assert run(spec, tmp_path)[0] == 0
+    events: list[Event] = []
+    ScoringJob(spec.model_copy(update={"tests": True}), tmp_path, events.append).run()
+    (final,) = [event for event in events if isinstance(event, Final)]
+    assert final.metrics.keys() == {"test_loss", "test_accuracy", "test_f1", "test_auroc"}
 
 
 def test_errors_and_r2_of_all_ranks(tmp_path: Path) -> None:

@@ -207,7 +207,7 @@ class Hooks:
             load: gives the module its weights, after its own hook, which may change these, and before the callbacks'.
             fitting: the saved state of optimizers and schedules.
         """
-        found = fitting["optimizer"]
+        found = fitting.get("optimizer", [])  # of a trial on several devices, they are elsewhere
         optimizers = found if isinstance(found, list) else [found]
         checkpoint |= {"optimizer_states": list(optimizers), "lr_schedulers": list(fitting["schedules"])}
         replaced = {**NO_STATE["checkpoint"], **state["checkpoint"]}

@@ -12,6 +12,7 @@ from torch import nn
 
 from nasflow.autocast import without_casts
 from nasflow.merge.run.merged_model import MergedModel
+from nasflow.training.device.memory import is_of_memory
 from nasflow.training.member.member import Member
 from nasflow.training.member.own_step import loss_in
 from nasflow.training.optim.stacked import Stack
@@ -210,7 +211,7 @@ class LockstepUnit(StackedUnit):
             yield
 
     def _fail(self, member: Member, error: BaseException) -> None:
-        if isinstance(error, torch.OutOfMemoryError) and not self.is_single and self._failing is None:
+        if is_of_memory(error) and not self.is_single and self._failing is None:
             raise error  # all have filled the memory, whichever asks for more
         if reason := reason_of(error):
             self.wrong[member] = reason
