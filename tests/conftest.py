@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from itertools import count
 from typing import Any
@@ -51,6 +52,14 @@ def quick_collections(request: pytest.FixtureRequest) -> None:
     if "s3" not in request.fixturenames:  # a client that the test before has left has 13 MB, and takes 0.1 s to collect
         gc.collect()  # of what the test before has left
         gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_pings() -> Iterator[None]:
+    """End the worker that sends events of flows in this process: its pings take numbers from Python's `random`."""
+    yield
+    if (events := sys.modules.get("prefect.events.worker")) is not None:
+        events.EventsWorker.drain_all(timeout=5)
 
 
 @pytest.fixture(scope="session")
