@@ -91,7 +91,7 @@ def explained(error: Exception, output: torch.Tensor, target: Any) -> Exception:
     if not len(wrong):
         return error
     return TrialError(
-        f"evaluator.data: {int(wrong[0])} is no class of the model, whose {classes} have the numbers 0 to "
+        f"evaluator.data: {int(wrong[0])} is no class of the model, which has {classes}, numbered 0 to "
         f"{classes - 1}: it gives {tuple(output.shape)} for targets {tuple(target.shape)}"
     )
 

@@ -16,7 +16,7 @@ _TEXTS = (
 
 
 def is_of_memory(error: BaseException) -> bool:
-    """Whether an error says that there is too little memory, whoever asked for it."""
+    """Whether an error says that there is too little memory, whatever asked for it."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(text in str(error) for text in _TEXTS)

@@ -1,4 +1,4 @@
-"""Gradients that a module keeps from one batch to the next, in ways of its own."""
+"""Gradients that a module gathers by hand, from one batch to the next."""
 
 from typing import Any
 

@@ -342,7 +342,7 @@ def test_targets_that_are_no_class(target: list[int]) -> None:
     batch = torch.zeros(2, 3, 3), torch.tensor(target)
     group = SupervisedGroup([classification(), classification()])
     for used in (group.losses, group.validate):
-        with pytest.raises(TrialError, match="is no class of the model, whose 3 have the numbers 0 to 2"):
+        with pytest.raises(TrialError, match="is no class of the model, which has 3, numbered 0 to 2"):
             used(*batch)
 
 

@@ -121,7 +121,7 @@ DATA_MISTAKES = [
         "its loader gives shares of 4 classes, and the model tells 3 apart: it gives (16, 3) for targets (16, 4)",
     ),
     ("batched", "inputs as arrays", {}, "linear(): argument 'input' (position 1) must be Tensor, not numpy.ndarray"),
-    ("labelled", "from 1", {}, "evaluator.data: 3 is no class of the model, whose 3 have the numbers 0 to 2"),
+    ("labelled", "from 1", {}, "evaluator.data: 3 is no class of the model, which has 3, numbered 0 to 2"),
     ("labelled", "one class", BALANCED, "there are 1, and the model tells 3 classes apart; give one for each class"),
     ("labelled", "no last class", BALANCED, "('balanced' gives as many as the training data have)"),
     ("labelled", "no second class", BALANCED, "has no training sample of class 1; write a weight for each class"),

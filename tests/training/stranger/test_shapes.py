@@ -18,7 +18,7 @@ SEVERAL = (
 METRIC = {"name": "kappa", "target": "torchmetrics.classification:MulticlassCohenKappa"}
 
 MISFITS: list[tuple[str, dict[str, Any], str]] = [
-    ("two", {}, "2 is no class of the model, whose 2 have the numbers 0 to 1: it gives (16, 2) for targets (16,)"),
+    ("two", {}, "2 is no class of the model, which has 2, numbered 0 to 1: it gives (16, 2) for targets (16,)"),
     ("one", {}, f"{LOGITS} (16, 1) for targets (16,)"),
     ("flat", {}, f"{LOGITS} (16,) for targets (16,)"),
     ("image", {}, f"{LOGITS} (16, 3, 2, 2) for targets (16,)"),

@@ -1,4 +1,4 @@
-"""LightningModules that log in a way of their own."""
+"""LightningModules with another `log` than Lightning's."""
 
 import functools
 import logging
