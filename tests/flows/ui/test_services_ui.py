@@ -12,6 +12,7 @@ import pytest
 from tests.browser import watched_page
 from tests.flows.pool.pools import Pools
 from tests.flows.searches import PrefectProcess, PrefectServer, Searches
+from tests.flows.session.test_control import wait_until
 from tests.kubernetes.cluster import Cluster, kubernetes_cluster
 from tests.kubernetes.node import IMAGE
 
@@ -23,6 +24,8 @@ __all__ = ["kubernetes_cluster"]
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 PATIENCE = 240_000  # milliseconds
+JOBS = {"flows": {"name": {"any_": ["nas-job"]}}}
+END = "the job has trained its trials"
 SEARCH: dict[str, Any] = {
     "space": {"target": "nasflow.space.ready:cell_cnn", "params": {"in_channels": 1, "classes": 10}},
     "evaluator": {"kind": "classification", "data": {"target": "nasflow.evaluator.data:Digits"}, "epochs": 2},
@@ -53,7 +56,16 @@ def on_pool(tmp_path_factory: pytest.TempPathFactory, server: PrefectServer) -> 
     searches.write("digits", **SEARCH, training_service=section)
     with pools.worker("gpus"):
         searches.run("run", "digits.yaml")
+        wait_until(lambda: all(END in text for text in logs_of_jobs(server).values()), "the last logs of jobs are sent")
     return searches
+
+
+def logs_of_jobs(server: PrefectServer) -> dict[str, str]:
+    """The logs of the flow runs of jobs on a work pool, by their ids."""
+    texts = {run["id"]: "" for run in server.post("/flow_runs/filter", JOBS)}
+    for line in server.post("/logs/filter", {"logs": {"flow_run_id": {"any_": [*texts]}}}):
+        texts[line["flow_run_id"]] += line["message"]
+    return texts
 
 
 @pytest.fixture(scope="module")
@@ -92,9 +104,8 @@ def open_run(page: "Page", searches: Searches, name: str) -> None:
 
 
 def test_a_job_on_a_work_pool_is_a_flow_run_with_its_log(page: "Page", on_pool: Searches, screenshots: Path) -> None:
-    jobs = on_pool.server.post("/flow_runs/filter", {"flows": {"name": {"any_": ["nas-job"]}}})
-    open_run(page, on_pool, jobs[0]["name"])
-    page.get_by_text("the job has trained its trials").first.wait_for()
+    open_run(page, on_pool, on_pool.server.post("/flow_runs/filter", JOBS)[0]["name"])
+    page.get_by_text(END).first.wait_for()
     page.get_by_text("study:digits").first.wait_for()
     page.get_by_text("gpus", exact=True).first.wait_for()
     page.mouse.move(0, 0)
