@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 import torch
-from pytorch_lightning import Trainer
 
 from nasflow.config.search import EvaluatorConfig
 from nasflow.job.events import Epoch, Final, Planned
-from nasflow.training.member_maker import load_job_data, make_member
+from nasflow.training.member_maker import make_member
 from nasflow.training.unit.reasons import ENDS_EPOCH
 from tests.training.fused_jobs import fused_and_apart, fused_members, interrupted_as_whole, same
 from tests.training.interrupted import interrupted
 from tests.training.jobs import evaluator, evictions, make_job, outcome, sample, train, weights
+from tests.training.plain_lightning import fitted
 
 FUSED = ["Watches", "Mixed", "ScalesGradients", "Perturbs", "Schedules", "Remembers", "BringsCallbacks", "Plans"]
 APART = {
@@ -57,23 +57,8 @@ def as_lightning(
     job = make_job(space, config, [architecture])
     member = make_member(job, job.members[0], list)
     del member.module.log, member.module.log_dict  # what a member puts in their place
-    data = load_job_data(job.data, job.base_dir, job.data_seed)
-    trainer = Trainer(
-        accelerator="cpu",
-        max_epochs=int(config.epochs),
-        precision=config.precision,
-        gradient_clip_val=config.gradient_clip_val,
-        accumulate_grad_batches=config.accumulate_grad_batches,
-        gradient_clip_algorithm=config.gradient_clip_algorithm if config.gradient_clip_val else None,
-        callbacks=member.hooks.callbacks if config.callbacks else None,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        num_sanity_val_steps=0,
-    )
     with member.rng:
-        trainer.fit(member.module, data.train, data.validation)
+        trainer = fitted(job, member.module, list(member.hooks.callbacks) if config.callbacks else [])
     events = train(job, root)
     assert not evictions(events)
     trained = weights(root, 0)

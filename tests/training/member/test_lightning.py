@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 import torch
-from pytorch_lightning import Trainer
 
 from nasflow.config.search import EvaluatorConfig
 from nasflow.job.events import Ended, Epoch, Event, Final
 from nasflow.job.spec import JobSpec
-from nasflow.training.member_maker import load_job_data, make_member
+from nasflow.training.member_maker import make_member
 from tests.training.jobs import evaluator, evictions, make_job, train, weights
 from tests.training.models.lightning_modules import CONFIGURED
+from tests.training.plain_lightning import fitted
 
 ARCHITECTURE = {"classes": 3}
 
@@ -26,20 +26,7 @@ def plainly(config: EvaluatorConfig, job: JobSpec, place: int = 0) -> tuple[dict
     """Weights and metrics of a member's module, from the same initial weights, in a Lightning Trainer of its own."""
     module = make_member(job, job.members[place], list).module
     del module.log, module.log_dict  # what a member puts in their place
-    data = load_job_data(job.data, job.base_dir, job.data_seed)
-    trainer = Trainer(
-        accelerator="cpu",
-        max_epochs=int(config.epochs),
-        precision=config.precision,
-        gradient_clip_val=config.gradient_clip_val,
-        gradient_clip_algorithm=config.gradient_clip_algorithm,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        num_sanity_val_steps=0,
-    )
-    trainer.fit(module, data.train, data.validation)
+    trainer = fitted(job, module, [])
     return module.state_dict(), {name: float(value) for name, value in trainer.callback_metrics.items()}
 
 
