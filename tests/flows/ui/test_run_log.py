@@ -1,4 +1,4 @@
-"""Warnings of several searches in one process: each is in the log of the run of its own search, and there once."""
+"""Warnings of several searches in one process: each is in the log of its search's run, and there once."""
 
 from tests.flows.forked_commands import run_forked
 from tests.flows.searches import ONE_TRIAL, Searches

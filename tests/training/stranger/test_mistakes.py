@@ -206,7 +206,7 @@ def test_targets_that_a_loss_by_import_path_takes(tmp_path: Path) -> None:
 
 
 def test_of_data_that_are_searched(tmp_path: Path) -> None:
-    """Other trials may have other data, so each is told for itself."""
+    """Other trials may have other data, so each gets the message for itself."""
     searched = {"target": f"{DATA}:labelled", "params": {"how": {"pick": ["float", "uint8"]}}}
     spec = make_job("spaces.py:linear", evaluator(data=searched), [{**m, "data.params.how": "float"} for m in MEMBERS])
     spec = spec.model_copy(update={"data": DataConfig(target=f"{DATA}:labelled", params={"how": "float"})})

@@ -34,7 +34,7 @@ def padded(samples: list[Any]) -> Any:
 
 
 def batches(batch_size: int = 8, size: int = 96) -> Any:
-    """Nearly each batch has a length of its own."""
+    """Nearly each batch has another length."""
     return (
         DataLoader(Texts(size, 1), batch_size, shuffle=True, collate_fn=padded),
         DataLoader(Texts(40, 2), batch_size, collate_fn=padded),
