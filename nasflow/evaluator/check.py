@@ -4,8 +4,6 @@ import logging
 import math
 import random
 import threading
-from collections.abc import Iterable
-from typing import Any
 
 import torch
 from torch import nn
@@ -29,7 +27,7 @@ from nasflow.evaluator.lazy_layers import first_batch
 from nasflow.evaluator.loading.class_balance import with_class_weights
 from nasflow.evaluator.loading.data_source import Data, fingerprint, load_data, load_test_data
 from nasflow.evaluator.loading.labels import known_pair
-from nasflow.evaluator.loading.subsets import last_batch
+from nasflow.evaluator.loading.subsets import last_batch, length_of
 from nasflow.evaluator.make import make_evaluator
 from nasflow.evaluator.ready_made.optimizers import make_schedule, parameter_groups, try_optimizer
 from nasflow.evaluator.ready_made.own_parts import make_loss, make_metric
@@ -126,7 +124,7 @@ def _check_training(candidate: Candidate, config: SearchConfig) -> Data:
         except ValueError as error:
             raise ConfigError(f"evaluator.optimizer: {error}") from None
         accumulated = int(candidate.config.accumulate_grad_batches)  # type: ignore[arg-type]
-        batches = candidate.config.batches_per_epoch or _length(data.train)
+        batches = candidate.config.batches_per_epoch or length_of(data.train)
         steps = math.ceil(batches / accumulated) if batches else math.inf
         make_schedule(candidate.config.schedule, optimizer, int(candidate.config.epochs), steps)  # type: ignore[arg-type]
     return data
@@ -135,7 +133,7 @@ def _check_training(candidate: Candidate, config: SearchConfig) -> Data:
 def _refuse_empty(data: Data, target: str) -> None:
     """Raise ConfigError if a loader knows that it has no batch."""
     for what, loader in (("train", data.train), ("validate", data.validation)):
-        if loader is not None and _length(loader) == 0:
+        if loader is not None and length_of(loader) == 0:
             raise ConfigError(
                 f"evaluator.data: {target} gives no batch to {what} on; let its loader have samples, and without "
                 "drop_last if they fill no batch"
@@ -171,14 +169,6 @@ def _warn_of_batches(data: Data, candidate: Candidate) -> None:
             "x.float(), or take 'precision: 64-true'",
             target,
         )
-
-
-def _length(loader: Iterable[Any]) -> int | None:
-    """Return the number of batches, None if it is not known: a DataLoader of a stream has a length that raises."""
-    try:
-        return len(loader)  # type: ignore[arg-type]
-    except (TypeError, NotImplementedError):
-        return None
 
 
 def _has_sizes(candidate: Candidate, data: Data, config: SearchConfig) -> bool:

@@ -37,18 +37,24 @@ def numbered(loader: Iterable[Any], refuse: Refuse) -> tuple[Numbered, int]:
     return loader, len(dataset)
 
 
+def length_of(sized: Any) -> int | None:
+    """Return a length, None if it is not known: a DataLoader of a stream has one that raises, as have some samplers."""
+    try:
+        return len(sized)
+    except (TypeError, NotImplementedError):
+        return None
+
+
 def last_batch(loader: Any) -> int | None:
     """Return how many samples the last batch of a pass has, None if that is not known."""
     if type(loader) is TensorLoader:
         size, batch_size, drops = loader.size, loader.batch_size, False
     elif type(loader) is DataLoader and type(loader.batch_sampler) is BatchSampler:
         batches = loader.batch_sampler
-        if isinstance(loader.dataset, IterableDataset) or not isinstance(batches.sampler, Sized):
+        drawn = length_of(batches.sampler)
+        if isinstance(loader.dataset, IterableDataset) or drawn is None:
             return None
-        try:
-            size, batch_size, drops = len(batches.sampler), batches.batch_size, batches.drop_last
-        except (TypeError, NotImplementedError):  # as of samplers that count nothing
-            return None
+        size, batch_size, drops = drawn, batches.batch_size, batches.drop_last
     else:
         return None
     return batch_size if drops else size % batch_size or batch_size
