@@ -1,5 +1,7 @@
 """Each mistake in a module, its data or a recipe gets one clear sentence, merged or alone."""
 
+from collections.abc import Iterator
+from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,14 @@ from tests.training.stranger.test_changes import MODULES
 DATA = f"{Path(__file__).with_name('data.py')}"
 SHAPES = f"{Path(__file__).with_name('shapes.py')}"
 MEMBERS = [{"classes": 3}, {"classes": 3}]
+
+
+@pytest.fixture(autouse=True)
+def no_workers() -> Iterator[None]:
+    """End the workers of a loader that raised: the collector would wait five seconds for each of them."""
+    yield
+    for worker in active_children():
+        worker.terminate()
 
 
 def first_line(config: dict[str, Any], fuse: Any, root: Path) -> str:
