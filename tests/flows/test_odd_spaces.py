@@ -39,7 +39,8 @@ def config(space: dict[str, Any], data: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("name", ["stages", pytest.param("lazily", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["stages", "lazily"])
 def test_from_the_config_to_an_export(name: str, searches: Searches) -> None:
     searches.write(name, **config(**(STAGES if name == "stages" else LAZILY)))
     told = searches.run_program("validate", f"{name}.yaml")  # as Prefect is not imported there, warnings are shown

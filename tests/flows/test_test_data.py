@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+import pytest
+
 from tests.flows.searches import Searches
 
 UNSEEN = {"target": "spaces.py:unseen"}
@@ -46,6 +48,7 @@ def test_the_best_trial_is_tested_once(searches: Searches) -> None:
     assert copies.startswith("tested@"), "no other study of this name has its copies there"
 
 
+@pytest.mark.long
 def test_test_data_may_come_later(searches: Searches) -> None:
     searches.write("later", **config())
     searches.run("run", "later.yaml")

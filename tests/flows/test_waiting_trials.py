@@ -36,6 +36,7 @@ def results(shown: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.long
 def test_a_crash_is_blamed_on_those_that_had_begun(searches: Searches) -> None:
     """Of eight trials two train at a time. The crash of one leaves those that wait to the next job of the batch."""
     searches.write("crashing", **config(["ok", "exit"], WIDTHS[:4], max_members=2))

@@ -117,6 +117,7 @@ def test_a_page_forbids_what_it_does_not_need(chromium: "Browser", tmp_path: Pat
         assert any("Content Security Policy" in error for error in nothing.errors)
 
 
+@pytest.mark.long
 def test_5000_trials_are_drawn_in_less_than_5_seconds(
     chromium: "Browser", screenshots: Path, tmp_path: Path, record_property: Any
 ) -> None:

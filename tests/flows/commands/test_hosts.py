@@ -144,6 +144,7 @@ def test_other_services_have_no_hosts_to_check(tmp_path):
     assert done.stderr == ("error: training_service.kind: it is 'local'; only hosts of the kind 'ssh' can be checked\n")
 
 
+@pytest.mark.long
 def test_a_passphrase_in_a_prefect_block(plain, tmp_path, prefect_server: PrefectServer):
     """Text that reads as a number stays as it is."""
     passphrase = "1.1e10"

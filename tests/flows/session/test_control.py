@@ -108,6 +108,7 @@ def test_a_run_that_is_cancelled_before_it_begins_is_an_interruption(searches):
         assert [run["state_type"] for run in early] == ["CANCELLED"]
 
 
+@pytest.mark.long
 def test_a_round_that_is_cancelled_before_it_begins_cancels_the_search(searches):
     searches.write("search", **CONFIG)
     cancelled_early(searches, "search_flow.sampling_round", "run", "search.yaml")

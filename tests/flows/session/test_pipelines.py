@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.flows.forked_commands import ForkedProgram, start_forked
 from tests.flows.recovery.test_kill import processes
 from tests.flows.searches import HERE, ONE_TRIAL, Searches
@@ -72,6 +74,7 @@ def test_a_search_leaves_the_machine_with_a_suspended_pipeline_and_goes_on_with_
     assert [trial["status"] for trial in searches.json("show", "search")["trials"]] == ["trained"]
 
 
+@pytest.mark.long
 def test_a_deployed_search_that_a_pipeline_began_is_suspended_by_itself(searches: Searches) -> None:
     post, folder = searches.server.post, searches.folder
     flow = post("/flows/", {"name": "nas-search"})["id"]

@@ -77,6 +77,7 @@ def test_a_round_trains_while_the_one_before_ends(undisturbed_ahead):
     assert found == [(f"search: round {number}", "COMPLETED") for number in range(ROUNDS)]
 
 
+@pytest.mark.long
 def test_a_killed_search_proposes_the_same(searches, undisturbed_ahead):
     searches.write("search", **overlapping(searches.folder))
     for epochs in (2, 12, 30):
@@ -105,6 +106,7 @@ def test_rounds_ahead_can_not_change_within_a_study(undisturbed_ahead):
     assert "budget.rounds_ahead is 1 on record, 2 in the config" in said
 
 
+@pytest.mark.long
 def test_known_architectures_and_an_exhausted_space(searches):
     """Rounds that repeat what an earlier one still trains take over its results, and a space without more ends all."""
     changes = {"space": {"target": "spaces.py:mixed", "params": {"widths": [8, 16]}}, "merge": {"enabled": True}}

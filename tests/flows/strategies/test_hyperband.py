@@ -37,6 +37,7 @@ def by_architecture(shown: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
+@pytest.mark.long
 def test_promoted_trials_go_on(searches: Searches, undisturbed: list[dict[str, Any]]) -> None:
     """Also if the controller is killed meanwhile. No epoch of an architecture is trained twice."""
     searches.write("search", **CONFIG)

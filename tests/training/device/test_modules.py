@@ -30,6 +30,7 @@ def compared(space: str, config: Any, root: Path, count: int = 5, **changes: Any
 FUSE: tuple[Any, ...] = ("never", "always")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("file", "name"),
     [
@@ -51,6 +52,7 @@ def test_a_step_that_writes_into_its_batch(how: str, tmp_path: Path) -> None:
     compared(MIXED, lightning("Noisy", file="lightning_modules.py", params={"how": {"pick": [how]}}), tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("space", "values"),
     [

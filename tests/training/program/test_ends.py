@@ -151,6 +151,7 @@ def test_a_function_whose_job_is_killed_goes_on_to_the_same_bits(tmp_path: Path)
     assert len(curves[0]) == 300 and curves[0] == curves[1]
 
 
+@pytest.mark.long
 def test_reports_that_came_after_the_last_checkpoint_count_and_the_function_goes_on(tmp_path: Path) -> None:
     jobs = {name: make_job(function("train", epochs=8, params={"epochs": 8}), tmp_path / name) for name in "ab"}
     for name in jobs:
@@ -175,6 +176,7 @@ def test_reports_that_came_after_the_last_checkpoint_count_and_the_function_goes
     assert curve(events) == whole
 
 
+@pytest.mark.long
 def test_a_guard_that_is_killed_takes_the_program_along(tmp_path: Path) -> None:
     job_file = write_job(tmp_path, make_job(command(PARENT), tmp_path))
     runner = start(job_file, tmp_path)

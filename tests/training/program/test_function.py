@@ -34,6 +34,7 @@ def test_the_same_again_gives_the_same(tmp_path: Path) -> None:
     assert twice[0] == twice[1], "the weights, dropout and NumPy's noise follow from the seed"
 
 
+@pytest.mark.long
 def test_a_killed_one_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     for name in ("whole", "killed"):
         (tmp_path / name).mkdir()

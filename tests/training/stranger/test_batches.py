@@ -19,6 +19,7 @@ def stranger(name: str, how: str, **values: Any) -> Any:
     return lightning(name, file=FILE, params={"how": {"pick": [how]}}, **values)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "how",
     [
@@ -73,6 +74,7 @@ def test_losses(how: str, tmp_path: Path) -> None:
     fused_and_apart(SPACE, stranger("Losses", how), tmp_path, 3, all_fused=how != "none")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "how",
     [

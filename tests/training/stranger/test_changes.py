@@ -10,6 +10,8 @@ from nasflow.training.unit.reasons import CHANGES, SETTINGS, STAYS_TRAINING, STR
 from tests.training.fused_jobs import fused_and_apart, fused_members, interrupted_as_whole
 from tests.training.jobs import evaluator, evictions, make_job, sample
 
+pytestmark = pytest.mark.long
+
 MODULES = Path(__file__).with_name("modules.py")
 DROPPING, NORMED = f"{MODULES}:dropping", f"{MODULES}:normed"
 MASKED, COUNTED, TEMPERED = f"{MODULES}:masked", f"{MODULES}:counted", f"{MODULES}:tempered"

@@ -13,6 +13,8 @@ from tests.training.fused_jobs import fused_and_apart, same
 from tests.training.jobs import evaluator, evictions, make_job, outcome, train
 from tests.training.models.stranger_spaces import MODELS
 
+pytestmark = pytest.mark.long
+
 SPACE = "stranger_spaces.py:stranger"
 ROWS: dict[str, Any] = {"target": "stranger_spaces.py:rows", "params": {"target": "class"}}
 ADAGRAD = {"name": "adagrad", "lr": 0.1}

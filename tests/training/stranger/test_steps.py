@@ -11,6 +11,8 @@ from nasflow.training.unit.lockstep.joint.recorded import record
 from tests.training.fused_jobs import fused_and_apart
 from tests.training.unit.test_lockstep import lightning
 
+pytestmark = pytest.mark.long
+
 SPACE = "fused_spaces.py:mixed"
 FILE = "stranger_steps.py"
 UNLABELED = {"target": f"{FILE}:unlabeled"}
@@ -60,7 +62,6 @@ def test_metrics(how: str, tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     "how",
     [

@@ -10,6 +10,8 @@ from tests.training.fused_jobs import fused_and_apart
 from tests.training.jobs import evaluator
 from tests.training.stranger.texts import BODIES
 
+pytestmark = pytest.mark.long
+
 TEXTS = f"{Path(__file__).with_name('texts.py')}"
 DATA = {"data": {"target": f"{TEXTS}:batches"}, "precision": "64-true", "optimizer": {"lr": 0.01}}
 

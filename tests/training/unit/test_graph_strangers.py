@@ -21,6 +21,8 @@ from tests.training.interrupted import interrupted, preempted
 from tests.training.jobs import evaluator, evictions, make_job, outcome, train, weights
 from tests.training.models.graph_spaces import KINDS, Again
 
+pytestmark = pytest.mark.long
+
 FILE = "graph_spaces.py"
 NUMBERS: dict[str, Any] = {
     "kind": "regression",

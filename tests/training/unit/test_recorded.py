@@ -66,7 +66,9 @@ def test_single_precision(name: str, tmp_path: Path, runs: Counter[str]) -> None
     assert runs["compute"]
 
 
-@pytest.mark.parametrize("name", ["Measured", "ByHook", "ByGlobal"])
+@pytest.mark.parametrize(
+    "name", ["Measured", *(pytest.param(name, marks=pytest.mark.long) for name in ("ByHook", "ByGlobal"))]
+)
 def test_an_interrupted_job_goes_on_to_the_same_bits(name: str, tmp_path: Path, runs: Counter[str]) -> None:
     config = recorded(name, precision="32-true")
     interrupted_as_whole(make_job(SPACE, config, sample(SPACE, config, 4), fuse="always"), tmp_path)
@@ -84,6 +86,7 @@ def test_a_step_is_recorded_once_for_each_size_of_its_batches(tmp_path: Path, ru
     assert runs["_learn"] == 3  # whole batches and the last of training, and those of validation
 
 
+@pytest.mark.long
 def test_what_changes_in_every_epoch_goes_on_to_the_same_bits(tmp_path: Path, runs: Counter[str]) -> None:
     config = recorded("ByHook", precision="32-true", epochs=12)
     spec = make_job(SPACE, config, sample(SPACE, config, 3), fuse="always")

@@ -24,6 +24,7 @@ SPACES = sorted(
     and name[0] != "_"
 )
 COSTS = {"measured": None, "batched": ChosenCosts, "random": RandomCosts}
+FUSE = ["always", "batched", *(pytest.param(costs, marks=pytest.mark.long) for costs in ("measured", "random"))]
 
 
 def config(space: str, optimizer: str = "sgd"):
@@ -44,7 +45,7 @@ def apart(tmp_path_factory: pytest.TempPathFactory) -> Apart:
 
 
 @pytest.mark.parametrize("space", SPACES)
-@pytest.mark.parametrize("fuse", ["always", "measured", "batched", "random"])
+@pytest.mark.parametrize("fuse", FUSE)
 def test_reused_layers_and_tied_weights(
     space: str, fuse: str, apart: Apart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -61,7 +62,7 @@ def test_reused_layers_and_tied_weights(
 
 
 @pytest.mark.parametrize("space", SPACES)
-@pytest.mark.parametrize("fuse", ["always", "measured", "batched", "random"])
+@pytest.mark.parametrize("fuse", FUSE)
 def test_the_first_gradients_of_reused_layers_in_float32(
     space: str, fuse: str, apart: Apart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -178,6 +178,7 @@ def test_a_scheduler_that_does_not_answer_is_waited_for(root, dask):
     assert finish(service, service.submit(script("next"))).exit_code == 0
 
 
+@pytest.mark.long
 def test_a_scheduler_that_hangs_is_not_waited_for_for_ever(root, dask, monkeypatch, caplog):
     monkeypatch.setattr(dask_service, "_ANSWERS_WITHIN", 0.5)
     service = make(root)

@@ -22,6 +22,8 @@ from tests.faults.small_disks import no_small_disk
 from tests.object_store.s3 import on_nodes
 from tests.training_service.cluster import nodes
 
+pytestmark = pytest.mark.long
+
 Open = Callable[..., nodes.Nodes]
 
 
