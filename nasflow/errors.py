@@ -54,7 +54,7 @@ class InfrastructureError(JobError):
 
 
 class PreemptedError(InfrastructureError):
-    """The job's process was asked to end; `saved` says whether it has saved what it had trained since its start."""
+    """The job was asked to end; `saved` says whether it has saved what it had trained since its start."""
 
     def __init__(self, message: str, saved: bool):
         super().__init__(message)

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from nasflow.attempt.verdict import Verdict, judge
 from nasflow.errors import InterruptedSearchError, RefusedError
 from nasflow.job import activity
+from nasflow.job.asked_end import ended_when
 from nasflow.job.events import (
     Ended,
     Entered,
@@ -98,7 +99,7 @@ class AttemptFollower:
         reported = _Reported()
         offset = 0
         while True:
-            state = self._service.status(handle)  # asked first: once it says finished, the events are complete
+            state = self._look(handle)  # first: once it says finished, the events are complete
             more = True
             while more:
                 lines, offset = self._service.events(handle, offset)
@@ -128,11 +129,16 @@ class AttemptFollower:
     def _submit_or_reattach(self, attempt: Attempt, make_spec: Callable[[str], JobSpec]) -> tuple[Attempt, JobHandle]:
         if attempt.state is AttemptState.RUNNING and attempt.handle is not None:
             handle = JobHandle.model_validate(attempt.handle)
-            if self._service.status(handle).status not in (JobStatus.LOST, JobStatus.CANCELLED):
+            if self._look(handle).status not in (JobStatus.LOST, JobStatus.CANCELLED):
                 return attempt, handle
         at = datetime.now(UTC)  # a job may have trained before its submission is on record
         handle = self._service.submit(make_spec(job_id(attempt, self._study.generation)))
         return self._study.start_attempt(attempt.id, handle.job_id, handle.model_dump(mode="json"), at=at), handle
+
+    def _look(self, handle: JobHandle) -> JobState:
+        """Return a job's state. A service without processes runs jobs in this call, and they end once `stop` is set."""
+        with ended_when(self._stop.is_set):
+            return self._service.status(handle)
 
     def _take(self, attempt: Attempt, lines: list[str], reported: _Reported) -> list[Event]:
         events = [event for line in lines if (event := _parse(line)) is not None]

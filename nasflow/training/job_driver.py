@@ -168,7 +168,7 @@ class JobDriver(SpecDriver):
         super().start_epoch()
 
     def look_up(self, validating: bool = False) -> None:
-        """End the job if its process was asked to end, after saving the running epoch's state if that is wanted.
+        """End the job if it was asked to end, after saving the running epoch's state if that is wanted.
 
         Raises:
             PreemptedError: it was asked to end.
@@ -179,7 +179,7 @@ class JobDriver(SpecDriver):
         self._checkpoints.wait()
         saved = keeps and self._save_within()
         where = f"; batch {self._batches} of its epoch is saved" if saved else ""
-        raise PreemptedError(f"the job's process was asked to end (SIGTERM){where}", saved or self._has_ended_epochs)
+        raise PreemptedError(f"{self._notice.text}{where}", saved or self._has_ended_epochs)
 
     @contextmanager
     def excused(self) -> Iterator[None]:
@@ -192,7 +192,7 @@ class JobDriver(SpecDriver):
             if not self._notice.came:
                 self._refuse_samples(error)
                 raise
-            text = f"the job's process was asked to end (SIGTERM): {error_message(error)}"
+            text = f"{self._notice.text}: {error_message(error)}"
             raise PreemptedError(text, self._has_ended_epochs) from error
 
     def build(self, number: int) -> Member | None:

@@ -1,7 +1,7 @@
 """Score a trained model again, by the same code and on the same batches as its search did."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -112,24 +112,34 @@ def _score_model(
     return {**score(member, data, trainer), "parameters": float(candidate.parameters)}
 
 
-def score(member: Member, data: Data, trainer: Trainer, step: str = "validation_step") -> dict[str, float]:
+def score(
+    member: Member,
+    data: Data,
+    trainer: Trainer,
+    step: str = "validation_step",
+    look_up: Callable[[], None] = lambda: None,
+) -> dict[str, float]:
     """Return what a member logs in a step on each batch of the validation data, and in the hooks around them.
+
+    Args:
+        look_up: called before each batch; what it raises ends the scoring.
 
     Raises:
         TrialError: the member's code raises.
     """
-    trainer.validate(_ScoredModule(member, data, step), dataloaders=data.validation, verbose=False)
+    trainer.validate(_ScoredModule(member, data, step, look_up), dataloaders=data.validation, verbose=False)
     return member.metrics()
 
 
 class _ScoredModule(FedModule):
     """Scores one member by a step. What the member raises is raised as a TrialError."""
 
-    def __init__(self, member: Member, data: Data, step: str):
+    def __init__(self, member: Member, data: Data, step: str, look_up: Callable[[], None]):
         super().__init__(data)
         self.modules_of_members = nn.ModuleList([member.module])  # for Lightning to move, but give no `trainer`
         self._member = member
         self._step = step
+        self._look_up = look_up
         self._stage = step.removesuffix("_step")
 
     def on_validation_epoch_start(self) -> None:
@@ -140,6 +150,7 @@ class _ScoredModule(FedModule):
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         """Score the member on a batch."""
+        self._look_up()
         with guarding(self._member, _raise):
             self._member.validate_batch(batch, batch_idx, self._step)
         activity.progress()

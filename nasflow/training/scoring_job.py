@@ -8,7 +8,7 @@ from pytorch_lightning import LightningModule
 
 from nasflow.clean_text import error_text
 from nasflow.config.search import ProgramConfig
-from nasflow.errors import ConfigError, InfrastructureError
+from nasflow.errors import ConfigError, InfrastructureError, PreemptedError
 from nasflow.evaluator.loading.data_source import load_test_data
 from nasflow.evaluator.ready_made.confusion import ConfusionCounter
 from nasflow.evaluator.ready_made.supervised import ClassificationModule
@@ -20,6 +20,7 @@ from nasflow.system.gc_control import frozen
 from nasflow.training.lightning_loop import make_trainer
 from nasflow.training.member_checkpoints import MemberCheckpoints
 from nasflow.training.member_maker import load_job_data, make_member, samples_of, seeded_data
+from nasflow.training.preemption import Notice
 from nasflow.training.repeated import parts_of
 from nasflow.training.scoring import score
 from nasflow.training.training_job import Tell
@@ -37,6 +38,7 @@ class ScoringJob:
         self._spec = spec
         self._tell = tell
         self._checkpoints = MemberCheckpoints(spec, root, tell)
+        self._notice = Notice()
 
     def run(self) -> None:
         """Run the job to its end. What it raises is the whole job's failure; a member's failure only evicts it."""
@@ -80,10 +82,14 @@ class ScoringJob:
         confusion = ConfusionCounter(MOST_CLASSES)
         if isinstance(member.module, ClassificationModule):
             member.module.watch = confusion.update
-        metrics = score(member, data, trainer, step)
+        metrics = score(member, data, trainer, step, self._look_up)
         if confusion.counts:
             self._tell(Confusion(trial=spec.trial, counts=confusion.counts))
         return {_test_name(name): value for name, value in metrics.items()}
+
+    def _look_up(self) -> None:
+        if self._notice.came:
+            raise PreemptedError(self._notice.text, saved=False)
 
     def _samples(self) -> Iterable[Any]:
         """Return the loader of the training samples, of which the test may need to know the labels."""

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,16 +11,20 @@ import pytest
 from nasflow.attempt.follower import AttemptFollower, _Reported
 from nasflow.config.search import parse_config
 from nasflow.config.services.debug import DebugServiceConfig
+from nasflow.errors import InterruptedSearchError
+from nasflow.job.asked_end import asked_here
 from nasflow.job.events import Ended, Epoch, Event, EventWriter, Evicted, Final, Started
 from nasflow.job.spec import JobSpec, MemberSpec
 from nasflow.space.architecture import Architecture
 from nasflow.study.lease import Lease
 from nasflow.study.records import Attempt, AttemptState
 from nasflow.study.study import Study
+from nasflow.training_service.base import JobHandle, JobStatus
 from nasflow.training_service.debug import DebugService
 from nasflow.trial import TrialStatus
 
 MEMBER, OTHER, UNKNOWN = 0, 1, 99
+LOOKED = threading.Event()
 
 
 def run_hostile_job(path: Path) -> int:
@@ -34,6 +39,16 @@ def run_hostile_job(path: Path) -> int:
     events.write(Ended())
     events.close()
     return 0
+
+
+def run_job_that_waits(path: Path) -> int:
+    """Wait until it is asked to end, as it is after its first look."""
+    run_hostile_job(path)
+    asked = asked_here()
+    while not asked():
+        LOOKED.set()
+        time.sleep(0.01)
+    return 1
 
 
 def open_study(folder: Path, lease: Lease | None = None) -> Study:
@@ -121,4 +136,35 @@ def test_the_end_of_a_process_is_forgotten_when_the_job_starts_again(tmp_path: P
     assert reported.ended is not None
     follower._take(attempt, [started], reported)
     assert reported.ended is None
+    study.close()
+
+
+def test_a_job_that_runs_within_a_look_at_it_ends_soon_after_the_search_is_to_stop(tmp_path: Path) -> None:
+    """Its attempt is left for the next run, and no further job begins."""
+    study = open_study(tmp_path)
+    attempt, stop = planned(study), threading.Event()
+    service = DebugService(DebugServiceConfig(), tmp_path / "root", f"{__name__}:run_job_that_waits")
+    members = [MemberSpec(trial=MEMBER, architecture=study.trial(MEMBER).architecture, seed=0)]
+
+    def make_spec(job_id: str) -> JobSpec:
+        return JobSpec.of_search(study.config, job_id, study.config.evaluator.data, members)
+
+    def stop_once_it_runs() -> None:
+        LOOKED.wait(20)
+        waiting.append(service.submit(make_spec("waiting")))
+        stop.set()
+
+    waiting: list[JobHandle] = []
+    interrupts = threading.Thread(target=stop_once_it_runs)
+    interrupts.start()
+    with pytest.raises(InterruptedSearchError):
+        AttemptFollower(study, service, stop).follow(attempt, make_spec, lambda event: None)
+    interrupts.join()
+    left = study.attempt(attempt.id)
+    assert (left.state, left.failure) == (AttemptState.RUNNING, None)
+    assert service.status(JobHandle.model_validate(left.handle)).status is JobStatus.CANCELLED
+    with pytest.raises(InterruptedSearchError):
+        AttemptFollower(study, service, stop).follow(study.batches(0)[1], make_spec, lambda event: None)
+    assert [handle.job_id for handle in service.list()] == ["waiting", "r000-batch-001-0"]
+    service.cleanup()
     study.close()

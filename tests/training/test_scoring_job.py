@@ -10,9 +10,10 @@ from torch.nn import functional as F
 
 from nasflow.checkpoint.store import CheckpointStore
 from nasflow.config.search import EvaluatorConfig, Target
-from nasflow.errors import ConfigError, InfrastructureError
+from nasflow.errors import ConfigError, InfrastructureError, PreemptedError
 from nasflow.evaluator.candidate import candidate_space
 from nasflow.evaluator.loading.data_source import load_test_data
+from nasflow.job.asked_end import ended_when
 from nasflow.job.events import Confusion, Ended, Event, Final, Started
 from nasflow.training.member.trained import trained_weights, with_weights
 from nasflow.training.repeated import parts_of
@@ -206,3 +207,12 @@ def test_a_trial_whose_last_checkpoint_is_damaged_is_not_tested(tmp_path: Path) 
     with pytest.raises(InfrastructureError, match=r"the last checkpoint in .* is missing or damaged"):
         ScoringJob(job.model_copy(update={"tests": True}), tmp_path, print).run()
     assert {path.name for path in folder.iterdir()} >= {"epoch-0001.safetensors", "epoch-0002.safetensors"}
+
+
+def test_a_job_in_the_controller_that_is_asked_to_end_ends_at_its_next_batch(tmp_path: Path) -> None:
+    job = make_job("spaces.py:linear", evaluator(test_data=UNSEEN), {3: LINEAR})
+    train(job, tmp_path)
+    events: list[Event] = []
+    with ended_when(lambda: True), pytest.raises(PreemptedError, match="the job was asked to end"):
+        ScoringJob(job.model_copy(update={"tests": True}), tmp_path, events.append).run()
+    assert [type(event) for event in events] == [Started]

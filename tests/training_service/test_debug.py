@@ -18,6 +18,8 @@ from nasflow.testing.service_jobs import epochs, finish, numbers, script, until
 from nasflow.training_service.base import JobHandle, JobStatus
 from nasflow.training_service.debug import DebugService
 
+ENDLESS = 10_000  # epochs
+
 
 def make(root: Path, slots: int = 1) -> DebugService:
     """It has one slot, however many are asked for."""
@@ -161,13 +163,14 @@ def test_other_threads_can_print_while_jobs_begin_and_end(root):
     assert set(done.stdout.replace("!", "").split("\n")) >= {"from a thread"}
 
 
-def test_the_real_runner_trains_here(root):
+def perceptron(root: Path, epochs: int) -> JobSpec:
+    """A job that trains one trial."""
     data = DataConfig(target="nasflow.evaluator.data:DigitsRows", params={"batch_size": 256})
-    spec = JobSpec(
+    return JobSpec(
         job_id="job",
         study="digits",
         space=Target(target="nasflow.space.ready:mlp"),
-        evaluator=ClassificationConfig(data=data, epochs=2),
+        evaluator=ClassificationConfig(data=data, epochs=epochs),
         data=data,
         checkpoint=CheckpointConfig(),
         data_seed=0,
@@ -176,6 +179,10 @@ def test_the_real_runner_trains_here(root):
             MemberSpec(trial=0, architecture={"depth": 1, "width0": 16, "activation": "relu", "dropout": 0.0}, seed=0)
         ],
     )
+
+
+def test_the_real_runner_trains_here(root):
+    spec = perceptron(root, 2)
     service = DebugService(DebugServiceConfig(), root)
     handle = service.submit(spec)
     state = service.status(handle)
@@ -184,3 +191,56 @@ def test_the_real_runner_trains_here(root):
     kinds = [event.kind for event in events if event.kind != "measured"]  # there is none if its costs are known
     assert kinds == ["started", "planned", "epoch", "epoch", "final", "ended"]
     assert service.fetch("trials/00000/epoch-0002.safetensors").is_file()
+
+
+def test_a_running_job_that_is_cancelled_ends_at_its_next_batch_and_goes_on_when_submitted_again(root):
+    service = DebugService(DebugServiceConfig(), root)
+    handle = service.submit(perceptron(root, ENDLESS))
+    runs = threading.Thread(target=service.status, args=(handle,), daemon=True)
+    runs.start()
+    until(lambda: epochs(service, handle), "first epoch")
+    service.cancel(handle)
+    assert service.status(handle).status is JobStatus.CANCELLED
+    runs.join()
+    trained = len(epochs(service, handle))
+    ended = parse_event(service.events(handle)[0][-1])
+    assert (ended.kind, ended.infrastructure) == ("ended", True)
+    assert "the job was asked to end" in ended.error
+    service.submit(perceptron(root, trained + 1))
+    assert finish(service, handle).exit_code == 0
+    again = [(epoch, True) for epoch in range(1, trained + 1)]
+    assert epochs(service, handle)[trained:] == [*again, (trained + 1, False)]
+
+
+def test_a_clean_up_begins_no_job_that_waits(root):
+    service = DebugService(DebugServiceConfig(), root)
+    running, waiting = (
+        service.submit(perceptron(root, ENDLESS).model_copy(update={"job_id": name})) for name in ("running", "waiting")
+    )
+    runs = threading.Thread(target=service.status, args=(waiting,), daemon=True)  # which runs the first job first
+    runs.start()
+    until(lambda: epochs(service, running), "first epoch")
+    service.cleanup()
+    runs.join()
+    assert [service.status(each).status for each in (running, waiting)] == [JobStatus.CANCELLED] * 2
+    assert service.events(waiting) == ([], 0)
+
+
+def test_jobs_of_two_services_in_one_process_run_one_after_the_other(tmp_path):
+    """What a job changes belongs to the process: its output, the random generators, the record of its activity."""
+    services = [make(tmp_path / name) for name in ("first", "second")]
+    first, second = services
+    handles = [service.submit(script("job", ["epoch", 1], ["wait", "go"])) for service in services]
+    streams = sys.stdout, sys.stderr
+    runs = threading.Thread(target=first.status, args=handles[:1], daemon=True)
+    runs.start()
+    until(lambda: epochs(first, handles[0]), "first epoch")
+    (tmp_path / "second" / "go").touch()
+    assert second.status(handles[1]).status is JobStatus.PENDING
+    second.cancel(handles[1])  # does not wait for the other service's job
+    assert runs.is_alive()
+    second.submit(script("job", ["epoch", 1]))
+    (tmp_path / "first" / "go").touch()
+    runs.join()
+    assert [finish(*each).exit_code for each in zip(services, handles, strict=True)] == [0, 0]
+    assert (sys.stdout, sys.stderr) == streams

@@ -130,7 +130,7 @@ class _Course:
     def _look_up(self) -> None:
         if self._notice.came:
             self._checkpoints.wait()
-            raise PreemptedError("the job's process was asked to end (SIGTERM)", self._has_ended_epochs)
+            raise PreemptedError(self._notice.text, self._has_ended_epochs)
 
     def _fail(self, trial: Reported, error: BaseException) -> None:
         self._evict(trial.number, error_text(error))

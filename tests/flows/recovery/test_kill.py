@@ -31,6 +31,8 @@ CONFIG: dict[str, Any] = {
     "retry": {"delay_seconds": [0.1]},
 }
 
+DEBUG: dict[str, Any] = {"training_service": {"kind": "debug"}}
+
 
 def wait_for_epochs(searches: Searches, count: int) -> None:
     """Until `count` epochs were trained."""
@@ -119,6 +121,27 @@ def test_interrupt_leaves_a_resumable_study(searches, undisturbed):
     assert not processes(searches)
     searches.run("run", "search.yaml")
     assert_nothing_lost_or_repeated(searches, undisturbed)
+
+
+def test_interrupt_of_a_job_in_the_controller(searches):
+    """It ends at its next batch, with its finished epochs; the next run goes on from these, and counts no retry."""
+    searches.write("search", **CONFIG | {"budget": {"rounds": 1, "trials_per_round": 4}, **DEBUG})
+    controller = searches.start("run", "search.yaml")
+    wait_for_epochs(searches, 1)
+    controller.send_signal(signal.SIGINT)
+    output, _ = controller.communicate(timeout=60)
+    assert controller.returncode == 130, output
+    assert "the same command continues from here" in output
+    events = searches.events("search")
+    assert sum(event["kind"] == "epoch" for event in events) < 20
+    assert events[-1]["kind"] == "ended" and events[-1]["infrastructure"]
+    searches.run("run", "search.yaml")
+    trained = [
+        (e["trial"], e["epoch"]) for e in searches.events("search") if e["kind"] == "epoch" and not e["replayed"]
+    ]
+    assert sorted(trained) == [(trial, epoch) for trial in range(4) for epoch in range(1, 6)]
+    (attempt,) = searches.json("show", "search")["attempts"]
+    assert (attempt["state"], attempt["restarts"]) == ("succeeded", 0)
 
 
 @pytest.mark.long
