@@ -38,6 +38,7 @@ class BestTrial:
 
         Raises:
             CheckpointError: the trial's last checkpoint is gone or can't be read.
+            ConfigError: this process has imported an earlier version of the model's code than there is now.
         """
         return trained_model(self._config, self.trial, self._weights())
 
@@ -47,7 +48,7 @@ class BestTrial:
         number = self.trial.number if self.trial.replayed_from is None else self.trial.replayed_from
         return trial_dir(self._config.study_dir, number)
 
-    def export(self, out: Path) -> Path:
+    def export(self, out: Path | str) -> Path:
         """Write weights, architecture and a script that rebuilds and scores the model into the folder `out`.
 
         With `evaluator.repeats` or `evaluator.folds`, these are the weights of the first seed or fold, with its own
@@ -62,7 +63,7 @@ class BestTrial:
             from nasflow.training.repeated import first_metrics  # noqa: PLC0415 - imports Lightning
 
             trial = trial.model_copy(update={"metrics": first_metrics(self.checkpoint)})
-        return export_model(out, trial, self._config, weights, other_weights(self.checkpoint))
+        return export_model(Path(out), trial, self._config, weights, other_weights(self.checkpoint))
 
     def _weights(self) -> dict[str, Any]:
         refuse_export(self._config)

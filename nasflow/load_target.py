@@ -5,11 +5,15 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import marshal
+import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from importlib.machinery import ModuleSpec
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,6 +25,9 @@ from nasflow.system.gc_control import uncollected
 _DEEPEST = 100  # dots in the name of a module; Python imports each package before it, by recursion
 _FILES = threading.RLock()  # held while a file is imported: another thread waits for the whole module
 _added: list[str] = []  # folders that are on sys.path for targets
+_importing = threading.local()  # its `target` is what the thread imports at present
+_imported: dict[str, str] = {}  # digests of the files of local modules, as this process imported them, by name
+_INSTALLED = tuple(f"{os.sep}{folder}{os.sep}" for folder in ("site-packages", "dist-packages"))
 _MODULE = "nasflow_target_{stem}_{place}_{content}"  # the name of a file's module, with digests of its path and content
 
 
@@ -42,8 +49,9 @@ def target_file(target: str, base_dir: Path) -> Path | None:
 def load_target(target: str, base_dir: Path) -> Any:
     """Return the object that `target` names.
 
-    A file that has changed since it was imported is imported again, as another module. Its imports are looked for among
-    installed packages first, then beside the file, then in `base_dir`.
+    A file that has changed since it was imported is imported again, as another module, but not what it imports (see
+    `refuse_changed`). Its imports are looked for among installed packages first, then beside the file, then in
+    `base_dir`.
 
     Raises:
         ConfigError: the target is malformed, or its file, module or name does not exist, or another target has imported
@@ -54,7 +62,7 @@ def load_target(target: str, base_dir: Path) -> Any:
     if not place or not name:
         raise ConfigError(f"target '{shown}' should read 'package.module:Name' or 'file.py:Name'")
     file, base_dir = target_file(target, base_dir), base_dir.resolve()
-    with uncollected():  # nearly all that an import makes stays
+    with uncollected(), _marked(shown):  # nearly all that an import makes stays
         module = _import_file(file, shown, base_dir) if file else _import_module(place, shown, base_dir)
     try:
         return getattr(module, name)
@@ -62,6 +70,40 @@ def load_target(target: str, base_dir: Path) -> Any:
         names = ", ".join(sorted(n for n in vars(module) if not n.startswith("_"))[:12])
         lacking = f"'{one_line(place)}' has no '{one_line(name)}'"
         raise ConfigError(f"target '{shown}': {lacking}; it has {names or 'nothing public'}") from None
+
+
+def refuse_in_import(call: str) -> None:
+    """Raise ConfigError, naming `call`, if this thread is importing a target. Jobs would make that call, too."""
+    target = getattr(_importing, "target", None)
+    if target is not None:
+        raise ConfigError(
+            f"target '{target}': its import calls {call}, and each job imports it; put that call under "
+            'if __name__ == "__main__":'
+        )
+
+
+def refuse_changed(targets: Iterable[str], base_dir: Path) -> None:
+    """Raise ConfigError if this process has imported an earlier version of a local module that `targets` need.
+
+    Jobs would import the present one. The file of a `file.py:Name` target itself is imported again.
+    """
+    loaded: dict[str, list[tuple[str, Path]]] = {}
+    for name, module in sys.modules.copy().items():
+        file = getattr(module, "__dict__", {}).get("__file__")  # without a module's __getattr__, which may import more
+        if file is not None and _is_local_file(name, file):
+            loaded.setdefault(_top(name), []).append((name, Path(file)))
+    left = []
+    for target in targets:
+        place, file = target.rpartition(":")[0], target_file(target, base_dir)
+        left += [place] if file is None else _imports(file, _file_digest(file))
+    while left:
+        for name, file in loaded.pop(_top(left.pop()), []):
+            if _has_changed(name, file):
+                raise ConfigError(
+                    f"{one_line(str(file))} has changed since this process imported it, and jobs would import it as it "
+                    "is now; restart the process (in a notebook: the kernel)"
+                )
+            left += _imports(file, _file_digest(file))
 
 
 def check_params(key: str, target: str, function: Callable[..., Any], /, *args: Any, **params: Any) -> None:
@@ -178,6 +220,83 @@ def _digest(content: bytes) -> str:
     return hashlib.blake2b(content, digest_size=4).hexdigest()
 
 
+def _file_digest(file: Path) -> str:
+    """Return the digest of a file's content; an empty one if it can't be read."""
+    try:
+        return hashlib.blake2b(file.read_bytes()).hexdigest()
+    except OSError:
+        return ""
+
+
+@cache
+def _imports(file: Path, digest: str) -> list[str]:
+    """Return the modules that a file of this digest imports."""
+    return list(imported_modules(file)) if digest else []
+
+
+@contextmanager
+def _marked(target: str) -> Iterator[None]:
+    """Note that this thread imports `target` in a block."""
+    outer = getattr(_importing, "target", None)
+    _importing.target = target
+    try:
+        yield
+    finally:
+        _importing.target = outer
+
+
+def _top(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def _is_local(name: str, place: str) -> bool:
+    """Whether a module, which is in the file or folder `place`, is the user's own rather than an installed one."""
+    own = _top(name) not in sys.stdlib_module_names and _top(name) not in ("nasflow", "__main__")
+    return own and not any(folder in place for folder in _INSTALLED)
+
+
+def _is_local_file(name: str, file: str) -> bool:
+    return file.endswith(".py") and _is_local(name, file)
+
+
+def _has_changed(name: str, file: Path) -> bool:
+    """Whether a local module was imported from another content of its file."""
+    now = _file_digest(file)
+    if name not in _imported:
+        if _was_other(file):
+            return True
+        _imported[name] = now
+    return _imported[name] != now
+
+
+def _was_other(file: Path) -> bool:
+    """Whether Python's cache has other code of a file, from an import since this process began."""
+    import psutil  # noqa: PLC0415 - rarely needed: for what was imported before this module
+
+    cached = Path(importlib.util.cache_from_source(str(file)))
+    try:
+        if sys.dont_write_bytecode or cached.stat().st_mtime < psutil.Process().create_time():
+            return False
+        code = marshal.loads(cached.read_bytes()[16:])  # noqa: S302  # Python itself would execute it
+        return bool(code != compile(file.read_bytes(), str(file), "exec", dont_inherit=True))
+    except (OSError, ValueError, EOFError, TypeError, SyntaxError):
+        return False
+
+
+class _LocalImports:
+    """Notes the content of each local module's file at its import. It finds nothing itself."""
+
+    @staticmethod
+    def find_spec(name: str, path: Sequence[str] | None = None, target: Any = None) -> None:
+        """See `importlib.abc.MetaPathFinder`."""
+        if name in sys.modules or not _is_local(name, ""):
+            return  # one that is reloaded may still be used elsewhere as it was
+        folders = [str(folder) for folder in (sys.path if path is None else path)]
+        spec = PathFinder.find_spec(name, [folder for folder in folders if _is_local(name, folder)], target)
+        if spec is not None and spec.origin is not None and _is_local_file(name, spec.origin):
+            _imported[name] = _file_digest(Path(spec.origin))
+
+
 class _FileTargets:
     """Finds the module of a file again in a process that a loader's worker began in, such as a spawned one.
 
@@ -199,4 +318,5 @@ class _FileTargets:
         return None
 
 
+sys.meta_path.insert(0, _LocalImports)
 sys.meta_path.append(_FileTargets)

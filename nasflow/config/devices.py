@@ -50,7 +50,7 @@ def with_devices(service: Any, parallel: ParallelConfig) -> Any:
         ValueError: its jobs can't have them.
     """
     if isinstance(service, SeveralServicesConfig):
-        return service.model_copy(update={"services": [with_devices(each, parallel) for each in service.services]})
+        return service.replaced(services=[with_devices(each, parallel) for each in service.services])
     if isinstance(service, DebugServiceConfig):
         raise ValueError(
             "evaluator: 'parallel' starts several processes, and training_service.kind debug has none; take local"
@@ -62,7 +62,7 @@ def with_devices(service: Any, parallel: ParallelConfig) -> Any:
             raise ValueError(
                 "training_service: 'devices_per_job' follows from evaluator.parallel.devices; leave it out"
             )
-        service = service.model_copy(update={"devices_per_job": parallel.devices})
+        service = service.derived(devices_per_job=parallel.devices)
         if (most := service.devices) < parallel.devices:
             raise ValueError(
                 f"evaluator: 'parallel' asks for {parallel.devices} devices, and training_service has {most}; change "
@@ -80,10 +80,17 @@ def with_devices(service: Any, parallel: ParallelConfig) -> Any:
 def without_devices(service: Any) -> Any:
     """Return the section with the default of the key that `with_devices` sets."""
     if isinstance(service, SeveralServicesConfig):
-        return service.model_copy(update={"services": [without_devices(each) for each in service.services]})
+        return service.replaced(services=[without_devices(each) for each in service.services])
     if isinstance(service, LocalServiceConfig | SshServiceConfig):
-        return service.model_copy(update={"devices_per_job": type(service).model_fields["devices_per_job"].default})
+        return service.replaced(devices_per_job=type(service).model_fields["devices_per_job"].default)
     return service
+
+
+def as_given(service: Any) -> Any:
+    """Return the section without what `with_devices` has set in it."""
+    if isinstance(service, SeveralServicesConfig):
+        return service.replaced(services=[as_given(each) for each in service.services])
+    return service.as_given()
 
 
 def _refuse_nodes(service: Any, parallel: ParallelConfig) -> None:

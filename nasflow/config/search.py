@@ -1,6 +1,6 @@
 """The search config: one YAML file, or the same as a Python object, says everything about a search."""
 
-from collections.abc import Mapping
+import re
 from pathlib import Path
 from typing import Any, Literal
 
@@ -8,7 +8,14 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from nasflow.config.budget import Budget
 from nasflow.config.checkpoint import CheckpointConfig
-from nasflow.config.devices import devices_of_a_job, refuse_unlike, sections_of, with_devices, without_devices
+from nasflow.config.devices import (
+    as_given,
+    devices_of_a_job,
+    refuse_unlike,
+    sections_of,
+    with_devices,
+    without_devices,
+)
 from nasflow.config.evaluator.optimizer import OptimizerConfig
 from nasflow.config.evaluator.own import CustomEvaluatorConfig, LightningConfig
 from nasflow.config.evaluator.program import CommandConfig, FunctionConfig, ProgramConfig
@@ -44,7 +51,7 @@ from nasflow.config.strategy import (
 )
 from nasflow.config.values import Options, Section
 from nasflow.errors import ConfigError
-from nasflow.system.present_folder import absolute
+from nasflow.system.present_folder import absolute, folder_outside
 
 __all__ = [
     "Budget",
@@ -88,7 +95,8 @@ __all__ = [
 NAME_LENGTH = 100
 DATED_LENGTH = 24
 """How many characters date, time and a count add to the name of a study."""
-
+_SQLITE_FILE = re.compile(r"(?P<driver>sqlite(\+\w+)?:///)(?P<file>[^/?][^?]*)(?P<query>(\?.*)?)", re.DOTALL)
+"""The URL of a SQLite file with a relative path."""
 
 LoggerName = Literal["csv", "tensorboard", "mlflow"]
 """Lightning's loggers that a search can write to."""
@@ -150,6 +158,15 @@ class SearchConfig(Section):
         return as_recorded(values)  # so that code gets the same params in this process and in jobs
 
     @model_validator(mode="after")
+    def _forget_derived(self) -> "SearchConfig":
+        """Drop what an earlier config has derived in a section, for it may follow otherwise in this one."""
+        self.__dict__["evaluator"] = self.evaluator.as_given()  # the config is frozen from now on
+        self.__dict__["merge"] = self.merge.as_given()
+        self.__dict__["training_service"] = as_given(self.training_service)
+        self.model_fields_set.update(("store", "work_dir", "base_dir"))  # a copy keeps them in any present folder
+        return self
+
+    @model_validator(mode="after")
     def _rungs(self) -> "SearchConfig":
         """Let trials of a strategy that compares them on the way end there."""
         if not isinstance(self.strategy, HyperbandConfig):
@@ -176,8 +193,7 @@ class SearchConfig(Section):
                     f"evaluator.validate_every, {self.evaluator.validate_every}, does not divide; choose another "
                     "strategy.min_epochs"
                 )
-            evaluator = self.evaluator.model_copy(update={"stop_after": Options[int](pick=rungs)})
-            self.__dict__["evaluator"] = evaluator  # the config is frozen from now on
+            self.__dict__["evaluator"] = self.evaluator.derived(stop_after=Options[int](pick=rungs))
         return self
 
     @model_validator(mode="after")
@@ -201,7 +217,7 @@ class SearchConfig(Section):
             if getattr(self.checkpoint, key) is not None:
                 raise ValueError(f"checkpoint: '{key}' can't be combined with evaluator.parallel yet; leave one out")
         if not parallel.min_parameters:
-            self.__dict__["merge"] = self.merge.model_copy(update={"enabled": False})
+            self.__dict__["merge"] = self.merge.derived(enabled=False)
         return self
 
     def is_wide(self, parameters: int) -> bool:
@@ -216,6 +232,18 @@ class SearchConfig(Section):
             return absolute(path.expanduser())
         except RuntimeError:
             raise ValueError("there is no home of that user here; write the path out") from None
+
+    @field_validator("store")
+    @classmethod
+    def _absolute_file(cls, store: Any) -> Any:
+        """Name the file of a SQLite store from the root on: the present folder may change later."""
+        found = _SQLITE_FILE.fullmatch(store.get_secret_value()) if isinstance(store, SecretUrl) else None
+        if found is None or found["file"] == ":memory:" or found["file"].startswith("file:"):
+            return store
+        folder = str(folder_outside())
+        if "?" in folder:  # where the query of a URL would begin
+            return store
+        return SecretUrl(f"{found['driver']}{folder}/{found['file']}{found['query']}")
 
     @field_validator("objectives")
     @classmethod
@@ -246,12 +274,6 @@ class SearchConfig(Section):
             raise ValueError(f"'name' gets a date, so it may have {NAME_LENGTH - DATED_LENGTH} characters at most")
         return self
 
-    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> "SearchConfig":
-        """Return a copy with these changes, as pydantic does. A store that is given as text becomes a secret, too."""
-        if update is not None and isinstance(update.get("store"), str):
-            update = {**update, "store": SecretUrl(update["store"])}
-        return super().model_copy(update=update, deep=deep)
-
     def without_derived(self) -> "SearchConfig":
         """Return a copy with defaults for keys that only follow from others, for where those others may be changed.
 
@@ -261,11 +283,11 @@ class SearchConfig(Section):
         if isinstance(self.strategy, HyperbandConfig) and isinstance(evaluator.epochs, int):
             rungs = Options[int](pick=self.strategy.rungs(evaluator.epochs))
             if evaluator.stop_after == rungs:
-                evaluator = evaluator.model_copy(update={"stop_after": None})
+                evaluator = evaluator.replaced(stop_after=None)
         service = self.training_service if parallel is None else without_devices(self.training_service)
         if parallel is not None and not parallel.min_parameters:
-            merge = merge.model_copy(update={"enabled": MergeConfig().enabled})
-        return self.model_copy(update={"evaluator": evaluator, "training_service": service, "merge": merge})
+            merge = merge.replaced(enabled=MergeConfig().enabled)
+        return self.replaced(evaluator=evaluator, training_service=service, merge=merge)
 
     @property
     def study_dir(self) -> Path:
@@ -285,9 +307,9 @@ def parse_config(values: dict[str, Any], source: str = "config") -> SearchConfig
         raise ConfigError(f"{source}: {explain(error, SearchConfig)}") from None
 
 
-def load_config(path: Path) -> SearchConfig:
+def load_config(path: Path | str) -> SearchConfig:
     """Read a YAML file; `base_dir` becomes its folder unless the file sets it. Raises ConfigError."""
-    return parse_config(read_values(path), str(path))
+    return parse_config(read_values(Path(path)), str(path))
 
 
 def read_values(path: Path) -> dict[str, Any]:

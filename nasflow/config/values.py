@@ -1,7 +1,8 @@
 """Values in the config that may be searched, and the titles of its sections in forms."""
 
 import re
-from typing import Annotated, Any, Generic, TypeVar, get_args
+from collections.abc import Mapping
+from typing import Annotated, Any, Generic, Self, TypeVar, get_args
 
 from pydantic import (
     BaseModel,
@@ -68,6 +69,31 @@ class Section(BaseModel):
                 if (int in kinds or float in kinds) and not (bool in kinds or Any in kinds):
                     raise ValueError(f"'{key}' is true or false; give a number")
         return values
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Return a copy with these values, validated as those of a new section. Raises pydantic's ValidationError.
+
+        Values that were derived from others are left out, because they may follow from new ones.
+        """
+        copied = super().model_copy(deep=deep)
+        return type(self).model_validate({**copied._given(), **update}) if update else copied
+
+    def replaced(self, **values: Any) -> Self:
+        """Return a copy with these values, which are known to be valid and are not validated: this is fast."""
+        return super().model_copy(update=values)
+
+    def derived(self, **values: Any) -> Self:
+        """Return a copy with these values, which follow from others: not validated, and not counted as given."""
+        copied = self.replaced(**values)
+        copied.model_fields_set.difference_update(name for name in values if getattr(self, name) != values[name])
+        return copied
+
+    def as_given(self) -> Self:
+        """Return a copy with defaults in place of what `derived` has set."""
+        return type(self).model_validate(self._given())
+
+    def _given(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.model_fields_set}
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:

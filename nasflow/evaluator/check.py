@@ -8,10 +8,12 @@ import threading
 import torch
 from torch import nn
 
+from nasflow.config.code_files import refuse_main, targets_of
 from nasflow.config.evaluator.metrics import MetricConfig, metric_name
 from nasflow.config.evaluator.target import Target
 from nasflow.config.search import (
     ClassificationConfig,
+    FunctionConfig,
     OptunaConfig,
     ProgramConfig,
     RegressionConfig,
@@ -32,10 +34,12 @@ from nasflow.evaluator.make import make_evaluator
 from nasflow.evaluator.ready_made.optimizers import make_schedule, parameter_groups, try_optimizer
 from nasflow.evaluator.ready_made.own_parts import make_loss, make_metric
 from nasflow.evaluator.ready_made.unusable import refuse_data
+from nasflow.load_target import refuse_changed
 from nasflow.space.architecture import Architecture
 from nasflow.space.lazy_layers import lazy_layers
 from nasflow.space.meta_build import for_real
 from nasflow.space.space import Space
+from nasflow.system.kept_generators import kept_generators
 from nasflow.system.present_folder import in_folder
 
 _MANY_CLASSES = 1000  # for metrics that are made only to find mistakes
@@ -56,8 +60,20 @@ def check_search(config: SearchConfig) -> Space:
     """
     if not config.base_dir.is_dir():
         raise ConfigError(f"base_dir: there is no folder {config.base_dir}; name that of your code")
-    with _ONE, in_folder(config.base_dir):  # where relative paths start in jobs, too
+    targets = targets_of(config)
+    if not _runs_here(config):
+        controllers = ("strategy.", "training_service.")
+        refuse_main({key: target for key, target in targets.items() if not key.startswith(controllers)})
+    refuse_changed(targets.values(), config.base_dir)
+    with _ONE, kept_generators(), in_folder(config.base_dir):  # where relative paths start in jobs, too
         return _check_search(config)
+
+
+def _runs_here(config: SearchConfig) -> bool:
+    """Whether jobs import the user's code in this process alone."""
+    evaluator = config.evaluator
+    own_processes = isinstance(evaluator, FunctionConfig) or evaluator.parallel is not None
+    return config.training_service.kind == "debug" and not own_processes
 
 
 def _check_search(config: SearchConfig) -> Space:

@@ -2,16 +2,16 @@
 
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from nasflow.config.evaluator.optimizer import OptimizerConfig
 from nasflow.config.reading.errors import explain
-from nasflow.config.values import FloatRange, IntRange, Options
+from nasflow.config.values import FloatRange, IntRange, Options, Section
 from nasflow.errors import ConfigError
 from nasflow.space.domain import Categorical, Domain, FloatDomain, IntDomain
 from nasflow.space.pick import Pick
 
-M = TypeVar("M", bound=BaseModel)
+M = TypeVar("M", bound=Section)
 
 _PLAIN = frozenset((bool, int, float, str, type(None)))
 _BESIDE = ("log", "step", "steps", "q", "base", "scale", "low", "high")
@@ -37,7 +37,7 @@ def _close_model(config: M, pick: Pick, path: str) -> M:
             continue
         close = _close_items if isinstance(value, dict) else _close  # params as a whole are no searched value
         fields[name] = close(value, pick, f"{prefix}{name}")
-    return config.model_copy(update=fields)
+    return config.replaced(**fields)
 
 
 def _with_name(config: OptimizerConfig, pick: Pick, path: str) -> Any:
@@ -46,7 +46,7 @@ def _with_name(config: OptimizerConfig, pick: Pick, path: str) -> Any:
 
     options: Any = config.name
     name = pick.domain(path, _domain(options))
-    return config.model_copy(update={**dict.fromkeys(unfit_keys(name, options.pick)), "name": name})
+    return config.replaced(**dict.fromkeys(unfit_keys(name, options.pick)), name=name)
 
 
 def _close_items(values: dict[str, Any], pick: Pick, path: str) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def _close(value: Any, pick: Pick, path: str) -> Any:
     searched = _as_searched(value, path)
     if searched is not None:
         return pick.domain(path, _domain(searched))
-    if isinstance(value, BaseModel):
+    if isinstance(value, Section):
         return _close_model(value, pick, path)
     if isinstance(value, dict):
         return _close_items(value, pick, path)

@@ -15,7 +15,7 @@ def links_markdown(config: SearchConfig, best: tuple[int, Path] | None) -> str:
         config: the study's config.
         best: number and checkpoint folder of the best trial; None if no trial has a score.
     """
-    places = [f"- the study's folder: `{config.study_dir}`", f"- its database: `{_store(config.store)}`"]
+    places = [f"- the study's folder: `{config.study_dir}`", f"- its database: `{config.store}`"]
     if best is not None:
         places.insert(0, f"- checkpoints of the best model, trial {best[0]}: `{best[1]}`")
     if config.checkpoint.url is not None:
@@ -37,16 +37,8 @@ def links_markdown(config: SearchConfig, best: tuple[int, Path] | None) -> str:
     )
 
 
-def _store(store: SecretLocation) -> str:
-    """The URL of a store without its password, which works from any folder; or where the URL can be read."""
-    url = str(store)
-    if url.startswith("sqlite:///") and not url.startswith("sqlite:////"):
-        return f"sqlite:///{Path(url.removeprefix('sqlite:///')).absolute()}"
-    return url
-
-
 def _store_option(store: SecretLocation) -> str:
     """The store for a shell. What no shell can read is expected in the variable that nasflow reads."""
     if isinstance(store, SecretUrl):
-        return shlex.quote(_store(store))
+        return shlex.quote(str(store))
     return f'"${store.env if isinstance(store, EnvironmentSecret) else "NASFLOW_STORE"}"'

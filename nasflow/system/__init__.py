@@ -1,4 +1,5 @@
-"""What nasflow asks of the operating system and of Python itself: processes, files and folders, caches, the collector.
+"""What nasflow asks of the operating system and of Python itself: processes, files and folders, caches, the collector,
+logs and random generators.
 
 Imports nothing else of nasflow.
 """

@@ -1,8 +1,10 @@
 """Runs a job in this process, as close as possible to how a separate program would run it."""
 
 import gc
+import logging
 import sys
 import traceback
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any, ClassVar, TextIO
 
 from nasflow.errors import ServiceError
 from nasflow.job.spec import DEVICE_FAULT
+from nasflow.system.log_level import log_level
 
 _FAULTS: list[Path] = []  # jobs after which this process can't use its GPU
 
@@ -32,7 +35,9 @@ def run_here(runner: str, folder: Path) -> int:
         )
     with (folder / "job.log").open("a", buffering=1, errors="backslashreplace") as log, _copied_to(log):
         try:
-            code = int(resolve_name(runner)(folder / "job.json"))
+            run = resolve_name(runner)  # before the levels that its imports set are looked at
+            with _state_kept():
+                code = int(run(folder / "job.json"))
             if code == DEVICE_FAULT:
                 _FAULTS.append(folder)
             return code
@@ -66,6 +71,15 @@ class _Tee:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+
+@contextmanager
+def _state_kept() -> Iterator[None]:
+    """Restore what a job changes in its process: Lightning's log level, filters of warnings, random generators."""
+    from nasflow.system.kept_generators import kept_generators  # noqa: PLC0415 - imports torch
+
+    with log_level("pytorch_lightning", logging.WARNING), warnings.catch_warnings(), kept_generators():
+        yield
 
 
 @contextmanager

@@ -10,6 +10,8 @@ import pytest
 
 from nasflow.config.reading.yaml_file import read_yaml
 from nasflow.config.search import SearchConfig, load_config, parse_config
+from nasflow.config.secret.secret_url import SecretUrl
+from nasflow.config.secret.secrets import EnvironmentSecret
 from nasflow.errors import ConfigError
 from nasflow.system.present_folder import in_folder
 
@@ -163,3 +165,35 @@ def test_paths_are_in_the_folder_where_the_search_is_started(tmp_path: Path, mon
     assert given.work_dir == read.work_dir == tmp_path / "nasflow-runs"
     assert given.base_dir == read.base_dir == tmp_path
     assert inside.base_dir == tmp_path / "code"
+    assert {str(made.store) for made in (given, read, inside)} == {f"sqlite:///{tmp_path}/nasflow.db"}
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("sqlite:///nas.db", "sqlite:///{folder}/nas.db"),
+        ("sqlite+pysqlite:///deep/nas.db?timeout=5", "sqlite+pysqlite:///{folder}/deep/nas.db?timeout=5"),
+        *((url, url) for url in ("sqlite:////data/nas.db", "sqlite:///:memory:", "sqlite:///file:nas.db?uri=true")),
+        *((url, url) for url in ("sqlite://", "sqlite:///", "postgresql://db/nas", "postgresql:///nas")),
+    ],
+)
+def test_a_relative_sqlite_file_becomes_absolute(
+    given: str, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    parsed = parse_config({**SMALL, "store": given})
+    assert isinstance(parsed.store, SecretUrl)
+    assert parsed.store.get_secret_value() == meant.format(folder=tmp_path)
+    assert parse_config({**SMALL, "store": {"env": "URL"}}).store == EnvironmentSecret(env="URL")
+
+
+def test_a_folder_that_no_url_can_hold_keeps_a_store_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "what?").mkdir()
+    monkeypatch.chdir(tmp_path / "what?")
+    assert str(parse_config(SMALL).store) == "sqlite:///nasflow.db"
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_a_file_is_named_as_text_or_as_a_path(kind: type[str | Path], tmp_path: Path) -> None:
+    (tmp_path / "small.yaml").write_text(json.dumps(SMALL))
+    assert load_config(kind(tmp_path / "small.yaml")).base_dir == tmp_path

@@ -1,6 +1,7 @@
 """One space over the model and its training; evaluators of every kind; mistakes told before anything trains."""
 
 import random
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ from nasflow.evaluator.candidate import Candidate, candidate_space
 from nasflow.evaluator.check import check_search
 from nasflow.evaluator.make import make_evaluator
 from nasflow.evaluator.ready_made.supervised import ClassificationModule, RegressionModule
-from tests.evaluator.targets import Custom, Scaled
+from tests.evaluator.targets import Custom, Scaled, linear
 
 HERE = Path(__file__).parent
 DATA = {"target": "targets.py:pair"}
 LINEAR = Target(target="targets.py:linear")
+FUNCTION = {"kind": "function", "target": "targets.py:trains"}
 
 _EVALUATOR: TypeAdapter[EvaluatorConfig] = TypeAdapter(EvaluatorConfig)
 
@@ -230,6 +232,31 @@ def test_mistakes_are_told_in_one_sentence(changes: dict[str, Any], said: str) -
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"space.target": "__main__:build"}, "space.target"),
+        ({"evaluator.data.target": "__main__:build"}, "evaluator.data.target"),
+        ({"evaluator.callbacks": [{"target": "__main__:build"}]}, "evaluator.callbacks.0.target"),
+        ({"pruner": {"kind": "custom", "target": "__main__:build"}}, "pruner.target"),
+        ({"merge.passes": ["__main__:build"]}, "merge.passes.0"),
+        (
+            {"space.target": "__main__:build", "evaluator": FUNCTION, "training_service": {"kind": "debug"}},
+            "space.target",  # a function has its process on every service
+        ),
+    ],
+)
+def test_what_only_this_process_has_is_refused(changes: dict[str, Any], key: str) -> None:
+    said = f"^{key}: jobs are other processes, which have another __main__; write build into a file .* own.py:build$"
+    with pytest.raises(ConfigError, match=said):
+        check_search(search(**changes))
+
+
+def test_a_search_in_this_process_may_have_code_that_only_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["__main__"], "own_linear", linear, raising=False)
+    check_search(search(**{"space.target": "__main__:own_linear", "training_service.kind": "debug"}))
+
+
 LABELS = "takes class numbers [B] of torch.int64, or a share of each class [B, C] of the outputs' type, as targets; its"
 REGRESSION = {"evaluator.kind": "regression", "objectives": [{"metric": "val_rmse"}]}
 
@@ -320,8 +347,7 @@ def test_a_tensor_that_is_kept_from_a_build_without_values_is_told() -> None:
     with pytest.raises(SpaceError, match=said):
         check_search(search(**cached, training_service={"kind": "debug"}))
     check_search(search(**cached))  # jobs of the local service have other processes
-    program = {"kind": "function", "target": "targets.py:trains"}
-    check_search(search(**cached, training_service={"kind": "debug"}, evaluator=program))  # so have programs
+    check_search(search(**cached, training_service={"kind": "debug"}, evaluator=FUNCTION))  # so have programs
     space = candidate_space(Target(target="targets.py:cached"), evaluator(), HERE)
     space.is_real = True  # as for a report or a warm start, after a build that looks at values
     assert [space.validate({"size": size}).parameters for size in (4, 5)] == [8, 8]

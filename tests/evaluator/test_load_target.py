@@ -1,5 +1,6 @@
 """Objects by import path: which module an import finds, edited files, and workers that were not forked."""
 
+import importlib
 import os
 import pickle
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from nasflow.errors import ConfigError
-from nasflow.load_target import load_target
+from nasflow.load_target import _LocalImports, load_target, refuse_changed
 
 
 def write(folder: Path, **files: str) -> None:
@@ -20,10 +21,16 @@ def write(folder: Path, **files: str) -> None:
         (folder / f"{name}.py").write_text(textwrap.dedent(text))
 
 
+def refuse(target: str, base_dir: Path, file: str) -> None:
+    with pytest.raises(ConfigError, match=rf"/{file} has changed since this process imported it, and .* restart the"):
+        refuse_changed([target], base_dir)
+
+
 @pytest.fixture
 def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder of code; what it adds to this process is dropped at the end."""
     monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
     before = set(sys.modules)
     yield tmp_path
     for name in set(sys.modules) - before:
@@ -65,6 +72,57 @@ def test_an_edited_file_is_imported_again(base: Path) -> None:
     assert (first.width, load_target("net.py:Net", base).width) == (1, 2)
     write(base, net="class Net:\n    width = 1")
     assert load_target("net.py:Net", base) is first
+
+
+def test_an_edited_module_that_a_target_imports_is_refused(base: Path) -> None:
+    write(base / "edited_nets", __init__="from .edited_layers import MADE", edited_layers="MADE = 'relu'")
+    write(
+        base, edited_blocks="import edited_nets", edited_other="MADE = 1", net="from edited_blocks import edited_nets"
+    )
+    write(base, edited_build="def build():\n    import edited_late")
+    refuse_changed(["net.py:edited_nets", "edited_build:build"], base)
+    load_target("net.py:edited_nets", base)
+    load_target("edited_other:MADE", base)
+    refuse_changed(["net.py:edited_nets", "edited_other:MADE"], base)
+    write(base / "edited_nets", edited_layers="MADE = 'gelu'")
+    write(base, edited_other="MADE = 2")
+    refuse("net.py:edited_nets", base, "edited_nets/edited_layers.py")
+    refuse("edited_other:MADE", base, "edited_other.py")  # a module's own file is not imported again
+    write(base / "edited_nets", edited_layers="MADE = 'relu'")
+    write(base, net="from edited_blocks import edited_nets  # a target's own file")
+    refuse_changed(["net.py:edited_nets"], base)
+    write(base, edited_late="MADE = 1")
+    load_target("edited_build:build", base)()
+    write(base, edited_late="MADE = 2")
+    refuse("edited_build:build", base, "edited_late.py")  # imported after its target
+
+
+def test_a_module_that_could_not_be_imported_may_be_mended(base: Path) -> None:
+    write(base, net="from mended_blocks import MADE", mended_blocks="MADE =")
+    with pytest.raises(SyntaxError):
+        load_target("net.py:MADE", base)
+    write(base, mended_blocks="MADE = 1")
+    refuse_changed(["net.py:MADE"], base)
+    assert load_target("net.py:MADE", base) == 1
+    refuse_changed(["net.py:MADE"], base)
+
+
+def test_a_module_that_was_edited_before_the_first_search_is_refused(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was imported before nasflow was, as by a notebook's first cell."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    sys.meta_path.remove(_LocalImports)
+    sys.path.append(str(base))
+    write(base, early_blocks="WIDTH = 10", net="from early_blocks import WIDTH")
+    importlib.import_module("early_blocks")
+    write(base, early_blocks="WIDTH = 10  # as it was")
+    refuse_changed(["net.py:WIDTH"], base)
+    write(base, earlier_blocks="WIDTH = 10", net="from earlier_blocks import WIDTH")
+    importlib.invalidate_caches()
+    importlib.import_module("earlier_blocks")
+    write(base, earlier_blocks="WIDTH = 20")
+    refuse("net.py:WIDTH", base, "earlier_blocks.py")
 
 
 def test_an_object_of_a_file_is_unpickled_where_the_file_was_not_loaded(base: Path) -> None:

@@ -1,9 +1,9 @@
 """What a trial is measured by, in training and in validation."""
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Discriminator, Field, PositiveInt, Tag, model_validator
+from pydantic import Discriminator, Field, ModelWrapValidatorHandler, PositiveInt, Tag, model_validator
 
 from nasflow.config.values import Section, searched_tag
 
@@ -48,10 +48,14 @@ def with_direction(values: Any) -> Any:
 class Directed(Section):
     """A section with a `metric` and a `direction`, which may be left out where the metric's name says it."""
 
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _by_name(cls, values: Any) -> Any:
-        return with_direction(values)
+    def _by_name(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        named = with_direction(values)
+        made = handler(named)
+        if named is not values:
+            made.model_fields_set.discard("direction")  # a copy with another metric has the direction of its name
+        return made
 
 
 class MetricConfig(Section):

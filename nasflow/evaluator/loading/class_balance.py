@@ -49,7 +49,7 @@ def with_class_weights(config: Config, train: Callable[[], Iterable[Any]]) -> Co
             f"{_KEY}: {config.data.target} has no training sample of class {absent[0]}; write a weight for each class"
         )
     weights = counts.sum() / (len(counts) * counts.double())
-    return config.model_copy(update={"class_weights": weights.tolist()})
+    return config.replaced(class_weights=weights.tolist())
 
 
 def _drawn(labels: torch.Tensor, loader: Numbered, refuse: Refuse) -> torch.Tensor:

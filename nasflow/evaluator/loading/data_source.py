@@ -88,7 +88,7 @@ def _load_folds(config: DataConfig, base_dir: Path, seed: int, folds: int) -> li
     each = []
     for fold in range(folds):
         params = {**config.params, "fold": fold, "folds": folds}
-        data = _load(config.model_copy(update={"params": params}), base_dir)
+        data = _load(config.replaced(params=params), base_dir)
         if data.validation is None:
             raise ConfigError(f"{FOLDS}: {config.target} gives no validation data for fold {fold}; it should give both")
         each.append(data)

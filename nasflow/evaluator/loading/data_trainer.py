@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from nasflow.errors import ConfigError
+from nasflow.system.log_level import log_level
 
 if TYPE_CHECKING:
     from pytorch_lightning import Trainer
@@ -50,8 +51,7 @@ def bare_trainer() -> "Trainer":
     from lightning_fabric.plugins.environments.lightning import LightningEnvironment  # noqa: PLC0415 - slow
     from pytorch_lightning import Trainer  # noqa: PLC0415 - slow
 
-    logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
-    with warnings.catch_warnings():
+    with log_level("pytorch_lightning", logging.WARNING), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*available but not used")  # the job may use its GPU
         return Trainer(
             accelerator="cpu",

@@ -1,6 +1,7 @@
 """Architectures from Optuna's studies, and as Optuna's trials: the space is Optuna's define-by-run objective."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import optuna
@@ -14,14 +15,20 @@ from nasflow.space.domain import Domain
 from nasflow.space.pick import Pick
 from nasflow.space.space import Space
 from nasflow.strategy.optuna.params import distributions, encode, suggest
+from nasflow.system.log_level import log_level
 
 _TRIES = 1000  # before a sampler that proposes only invalid architectures is given up
 
 
+def quiet() -> AbstractContextManager[None]:
+    """Silence Optuna within a block: it tells of every study, and warns about every conditional choice."""
+    return log_level("optuna", optuna.logging.ERROR)
+
+
 def make_study(sampler: optuna.samplers.BaseSampler, objectives: int) -> optuna.Study:
     """Return a study in memory that minimizes so many objectives."""
-    optuna.logging.set_verbosity(optuna.logging.ERROR)  # it warns about every conditional choice
-    return optuna.create_study(sampler=sampler, directions=["minimize"] * objectives)
+    with quiet():
+        return optuna.create_study(sampler=sampler, directions=["minimize"] * objectives)
 
 
 def ask(study: optuna.Study, space: Space) -> tuple[optuna.Trial, Architecture]:
@@ -30,13 +37,14 @@ def ask(study: optuna.Study, space: Space) -> tuple[optuna.Trial, Architecture]:
     Raises:
         SpaceError: 1000 in a row were invalid.
     """
-    for _ in range(_TRIES):
-        trial = study.ask()
-        try:
-            return trial, space.explore(_TrialPick(trial))
-        except InvalidArchitecture as error:
-            last = error
-            study.tell(trial, state=TrialState.FAIL)
+    with quiet():
+        for _ in range(_TRIES):
+            trial = study.ask()
+            try:
+                return trial, space.explore(_TrialPick(trial))
+            except InvalidArchitecture as error:
+                last = error
+                study.tell(trial, state=TrialState.FAIL)
     raise SpaceError(f"{_TRIES} proposals in a row were invalid, the last one: {last}") from last
 
 

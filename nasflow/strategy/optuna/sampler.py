@@ -19,7 +19,7 @@ from nasflow.seeds import derive_seed
 from nasflow.space.architecture import Architecture
 from nasflow.space.space import Space
 from nasflow.strategy.base import Strategy
-from nasflow.strategy.optuna.asking import ask, finished, make_study, parameters
+from nasflow.strategy.optuna.asking import ask, finished, make_study, parameters, quiet
 from nasflow.strategy.scores import losses
 from nasflow.trial import Trial
 
@@ -189,7 +189,8 @@ class OptunaStrategy(Strategy):
             self._finish(optuna_trial, None)
 
     def _finish(self, trial: optuna.Trial, values: list[float] | None) -> None:
-        if values is None:
-            self._study.tell(trial, state=TrialState.FAIL)
-        else:
-            self._study.tell(trial, values)
+        with quiet():
+            if values is None:
+                self._study.tell(trial, state=TrialState.FAIL)
+            else:
+                self._study.tell(trial, values)

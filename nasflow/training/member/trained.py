@@ -11,11 +11,13 @@ from torch import nn
 
 from nasflow.checkpoint.store import CheckpointStore
 from nasflow.clean_text import error_message, one_line
+from nasflow.config.code_files import targets_of
 from nasflow.config.search import SearchConfig, SupervisedConfig
 from nasflow.errors import CheckpointError
 from nasflow.evaluator.candidate import Candidate, candidate_space, paths_from
 from nasflow.evaluator.loading.data_trainer import bare_trainer
 from nasflow.evaluator.make import make_evaluator
+from nasflow.load_target import refuse_changed
 from nasflow.space.lazy_layers import load_lazy_layers, make_by_weights
 from nasflow.space.space import Space
 from nasflow.tensors import load_saved
@@ -123,7 +125,13 @@ def _module_of(trial_folder: Path) -> tuple[dict[str, Any], dict[str, str] | Non
 
 
 def trained_model(config: SearchConfig, trial: Trial, weights: dict[str, Any]) -> nn.Module:
-    """Return the trial's model with its trained weights, in eval mode on the CPU. Raises as `load_trained`."""
+    """Return the trial's model with its trained weights, in eval mode on the CPU.
+
+    Raises:
+        ConfigError: this process has imported an earlier version of the model's code than there is now.
+        CheckpointError: as `load_trained`.
+    """
+    refuse_changed(targets_of([config.space, config.evaluator]).values(), config.base_dir)
     space = candidate_space(config.space, config.evaluator, config.base_dir, with_values=True)
     where = config.base_dir
     return load_trained(space, trial.architecture, trial.seed, weights, base_dir=where, paths=where)
