@@ -9,14 +9,17 @@ from prefect.states import Completed, Failed
 from pydantic import Field
 
 from nasflow.config.secret.secrets import SecretLocation
+from nasflow.errors import NasflowError
 from nasflow.report.text import markdown_cell
 
 from .recovery.judge import GRACE
 from .recovery.resume import recover_all
+from .server.flow_calls import with_server
 from .server.secrets import store_of_run
 from .ui.artifacts import artifact_key, show_markdown
 
 
+@with_server
 @flow(
     name="nas-recover",
     description="Find searches with a dead process, and resume them.",
@@ -31,7 +34,7 @@ def recover(
 ) -> State[int]:
     """Resume the dead searches of a store and wait for their end, each in a separate process.
 
-    The state is FAILED if one of them did not end well. The log and a Markdown artifact have a line about each search.
+    The log and a Markdown artifact have a line about each search.
 
     Args:
         store: SQLAlchemy URL, {env: NAME} or {prefect_block: NAME}; by default NASFLOW_STORE of the environment.
@@ -39,6 +42,9 @@ def recover(
         grace_seconds: how long a flow run may take from its start until it holds its study.
         wait: for the end of the searches that this machine resumes; otherwise they go on after this flow run, which
             they can't in a container that ends with it.
+
+    Raises:
+        NasflowError: one of them did not end well; the state is FAILED.
     """
     logger = get_run_logger()
     lines: list[str] = []
@@ -54,5 +60,8 @@ def recover(
         "\n".join(f"- {markdown_cell(line)}" for line in lines) or "no studies",
         "Searches",
     )
-    message = f"{len(lines)} searches checked" + (", some dead ones did not end well" if code else "")
-    return (Failed if code else Completed)(message=message, data=code)
+    message = f"{len(lines)} searches checked"
+    if code:
+        message += ", some dead ones did not end well"
+        return Failed(message=message, data=NasflowError(f"{message}: the log of the flow run says why"))
+    return Completed(message=message, data=code)

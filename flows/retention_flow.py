@@ -9,15 +9,17 @@ from prefect.states import Completed, Failed
 from pydantic import Field
 
 from nasflow.config.secret.secrets import SecretLocation
-from nasflow.errors import ConfigError
+from nasflow.errors import ConfigError, NasflowError
 from nasflow.report.text import markdown_cell
 
 from .purge import Purge, purge_studies
 from .run_config import deployed_run
+from .server.flow_calls import with_server
 from .server.secrets import store_of_run
 from .ui.artifacts import artifact_key, show_markdown
 
 
+@with_server
 @flow(
     name="nas-retention",
     description="Remove old studies with their checkpoints.",
@@ -35,7 +37,7 @@ def retention(
 ) -> State[list[str]]:
     """Remove old studies with their folders and checkpoints, but never one that a controller holds.
 
-    The state is FAILED if a study could not be removed. The log and a Markdown artifact have a line about each study.
+    The log and a Markdown artifact have a line about each study.
 
     Args:
         studies: pattern of study names, as in a shell: nightly-*
@@ -48,6 +50,7 @@ def retention(
 
     Raises:
         ConfigError: export_best is relative in the run of a deployment; or Prefect has recorded a password in store.
+        NasflowError: a study could not be removed; the state is FAILED.
     """
     if export_best is not None and not export_best.is_absolute() and deployed_run() is not None:
         raise ConfigError(
@@ -68,5 +71,8 @@ def retention(
         "\n".join(f"- {markdown_cell(line)}" for line in lines) or "no old studies",
         "Old studies",
     )
-    message = f"{len(lines)} old studies" + ("" if all_gone else ", of which some could not be removed")
-    return (Completed if all_gone else Failed)(message=message, data=lines)
+    message = f"{len(lines)} old studies"
+    if not all_gone:
+        message += ", of which some could not be removed"
+        return Failed(message=message, data=NasflowError(f"{message}: the log of the flow run says why"))
+    return Completed(message=message, data=lines)

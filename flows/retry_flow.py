@@ -8,18 +8,20 @@ from prefect.client.schemas.objects import State
 from prefect.states import Cancelled, Completed, Failed
 
 from nasflow.config.search import SearchConfig
-from nasflow.errors import InterruptedSearchError
+from nasflow.errors import InterruptedSearchError, TrialError
 from nasflow.trial import Trial
 
 from .rounds.record import persist_metrics, show_search
 from .rounds.tasks import end_unfit
 from .rounds.train_trials import train_alone_all
+from .server.flow_calls import with_server
 from .session.control import controlled, suspendable
 from .session.session import SearchSession, search_session
 from .session.signals import interruptible
 from .task_threads import UNLIMITED
 
 
+@with_server
 @flow(
     name="nas-retry",
     description="Train the failed trials of a study again, and nothing else.",
@@ -29,7 +31,10 @@ from .task_threads import UNLIMITED
 def retry_failed(config: SearchConfig) -> State[list[Trial]]:
     """Train every failed trial of the config's study again, alone, from its newest checkpoint.
 
-    Returns the retried trials with their new status. The state is FAILED if trials were retried and none was scored.
+    Returns the retried trials with their new status.
+
+    Raises:
+        TrialError: trials were retried and none was scored; the state is FAILED.
     """
     with (
         suspendable(config),
@@ -57,7 +62,11 @@ def retry_failed(config: SearchConfig) -> State[list[Trial]]:
         show_search(session)
         now = [session.study.trial(trial.number) for trial in reset]
         scored = sum(trial.status.scored for trial in now)
-        return (Completed if scored else Failed)(message=f"{scored} of {len(now)} trials trained", data=now)
+        message = f"{scored} of {len(now)} trials trained"
+        if not scored:
+            why = f"study '{config.name}': {message}: nasflow show {config.name} says why"
+            return Failed(message=message, data=TrialError(why))
+        return Completed(message=message, data=now)
 
 
 def _train(session: SearchSession, trials: Sequence[Trial]) -> None:

@@ -17,6 +17,7 @@ from .rounds.overlapping import run_overlapping
 from .rounds.record import show_search
 from .rounds.round_flow import sampling_round
 from .run_config import config_of_this_run
+from .server.flow_calls import with_server
 from .session.control import controlled, end_cancelling, suspendable
 from .session.session import SearchSession, search_session
 from .session.signals import interruptible
@@ -26,6 +27,7 @@ from .ui.heartbeats import without_engine_heartbeats
 from .winner import score_best
 
 
+@with_server
 @flow(
     name="nas-search",
     description="Search for the best architecture, round by round; resumes a study of the same name.",

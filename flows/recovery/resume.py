@@ -18,6 +18,7 @@ from nasflow.study.study import Study, study_names
 
 from ..budget import is_finished
 from ..server.client import prefect_client, set_up_prefect
+from ..server.in_use import URL, server_in_use
 from .judge import Facts, Run, Standing, judge
 
 if TYPE_CHECKING:
@@ -143,6 +144,8 @@ def _resume(config: SearchConfig, apart: bool) -> subprocess.Popen[bytes]:
     log.parent.mkdir(parents=True, exist_ok=True)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT__")}
     environment |= _prefect_settings()
+    if apart and (server := server_in_use()) is not None and not server.kept:
+        environment.pop(URL, None)  # that server ends with this process
     # not an argument, because it may hold a password
     environment["NASFLOW_STORE"] = parse_url(config.store).render_as_string(hide_password=False)
     command = [sys.executable, "-P", "-m", "nasflow.flows.cli", "recover", config.name]

@@ -8,10 +8,11 @@ from prefect.states import Cancelled, Completed, Failed
 from pydantic import WithJsonSchema
 
 from nasflow.config.search import SearchConfig
-from nasflow.errors import InterruptedSearchError, RefusedError
+from nasflow.errors import InterruptedSearchError, RefusedError, TrialError
 from nasflow.study.records import RoundState
 from nasflow.trial import Trial, TrialStatus
 
+from ..server.flow_calls import with_server
 from ..session.control import controlled
 from ..session.session import SearchSession, search_session
 from ..task_threads import UNLIMITED
@@ -23,6 +24,7 @@ from .train_trials import Training, train_alone_all
 _Config = Annotated[SearchConfig, WithJsonSchema({"type": "object"})]
 
 
+@with_server
 @flow(
     name="nas-sampling-round",
     description="One round of a search: propose architectures, train them together, retry what failed, record.",
@@ -31,9 +33,12 @@ _Config = Annotated[SearchConfig, WithJsonSchema({"type": "object"})]
     persist_result=False,
 )
 def sampling_round(config: _Config, number: int) -> State[RoundSummary]:
-    """Run or resume round `number` (from 0) of a search. The state is FAILED if no trial of it could be scored.
+    """Run or resume round `number` (from 0) of a search.
 
     The search flow calls it once per round; it can also be called by itself.
+
+    Raises:
+        TrialError: no trial of it could be scored; the state is FAILED.
     """
     with search_session(config) as session, controlled(session):
         session.page.tag_flow_run(f"round:{number}")
@@ -61,7 +66,11 @@ def _run(session: SearchSession, number: int) -> State[RoundSummary]:
         if not trials:
             return Completed(message="the strategy found no new architecture", data=summary)
         session.events.round_ended(number, trials=summary.trials, scored=summary.scored, failed=summary.failed)
-        return (Completed if summary.scored else Failed)(message=summary.sentence, data=summary)
+        if not summary.scored:
+            name = session.config.name
+            why = f"round {number} of study '{name}': {summary.sentence}: nasflow show {name} says why"
+            return Failed(message=summary.sentence, data=TrialError(why))
+        return Completed(message=summary.sentence, data=summary)
 
 
 def unfinished(session: SearchSession, number: int) -> list[Trial]:

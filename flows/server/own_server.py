@@ -1,7 +1,8 @@
-"""The Prefect server that a command starts by itself, or finds running, where the user names none.
+"""The Prefect server that a command or a called flow starts by itself, or finds running, where the user names none.
 
-It starts before the command does anything else, and comes up while the config is checked and modules are imported:
-`start_own_server` first, `use_own_server` before Prefect is used.
+A command starts it before it does anything else, and the server comes up while the config is checked and modules are
+imported: `start_own_server` first, `use_own_server` before Prefect is used. A flow that a script or a notebook calls
+needs `ensure_server` alone (flow_calls.py).
 """
 
 import atexit
@@ -15,14 +16,17 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import IO
 
 from nasflow.errors import UserError
+from nasflow.system.process_id import process_id
 
 from .defaults import PREFECT_DEFAULTS, servers_dir
 from .errors import PrefectApiError
-from .in_use import URL, server_in_use, use_server
+from .in_use import URL, InUse, server_in_use, stop_using_server, use_server
 
 _PROGRAM = "nasflow.flows.server.server_program"
 _TIMEOUT = "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS"
@@ -121,6 +125,7 @@ class OwnServer:
 
 _started: list[OwnServer] = []
 _postponed: list[float | None] = []
+_ensuring = threading.Lock()
 
 
 def start_own_server(idle: float | None = None) -> None:
@@ -143,7 +148,7 @@ def use_kept_server() -> bool:
 
         kept = kept_server()
         if kept is not None and not _is_named():
-            use_server(kept.url, kept=True)
+            use_server(kept.url, kept=True, process=kept.process)
     return server_in_use() is not None
 
 
@@ -158,9 +163,32 @@ def use_own_server() -> None:
     if not _started or server_in_use():
         return
     if _started[-1].wait():
-        use_server(_started[-1].url, _started[-1].kept)
+        use_server(_started[-1].url, _started[-1].kept, process_id(_started[-1].process.pid))
     else:  # Prefect's settings name another
         _started.pop().end()
+
+
+def ensure_server() -> None:
+    """Start a server and let Prefect use it, unless Prefect's settings name one. Replace nasflow's if it has ended.
+
+    Threads that call it at the same time get the same server.
+
+    Raises:
+        PrefectApiError: it did not start.
+    """
+    with _ensuring:
+        ended = _forget_ended()
+        if _is_named():
+            return
+        if ended is not None:
+            with suppress(OSError):  # another program has the port
+                _start(None, ended.port)  # where Prefect's threads still send logs and events
+        start_own_server()
+        try:
+            use_own_server()
+        except PrefectApiError:
+            _started.pop().end()  # the next call starts another
+            raise
 
 
 def notice_failed_start() -> None:
@@ -176,9 +204,24 @@ def end_unused_server() -> None:
         _started.pop().end()
 
 
-def _start(idle: float | None) -> None:
-    _started.append(OwnServer() if idle is None else start_kept_server(idle))
-    atexit.register(_end_unless_kept)  # so early that it comes after what Prefect sends at the end
+def _start(idle: float | None, port: int = 0) -> None:
+    _started.append(OwnServer(port=port) if idle is None else start_kept_server(idle, port))
+    _end_at_exit()
+
+
+@cache  # what is registered first is called last: after what Prefect sends at the end
+def _end_at_exit() -> None:
+    atexit.register(_end_unless_kept)
+
+
+def _forget_ended() -> InUse | None:
+    """Return the server in use if it has ended, and let Prefect use it no more; None if there is no such server."""
+    used = server_in_use()
+    if used is None or not used.has_ended():
+        return None
+    stop_using_server()
+    _started.clear()
+    return used
 
 
 def _profiles_may_name_one() -> bool:

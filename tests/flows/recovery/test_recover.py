@@ -219,6 +219,21 @@ def test_a_resumed_search_uses_the_server_that_a_file_of_this_folder_names(searc
     assert f"PREFECT_API_URL={searches.server.url}" in shown
 
 
+@pytest.mark.parametrize("apart", [True, False])
+def test_a_search_that_is_resumed_apart_does_not_use_a_server_that_ends_with_this_process(searches, apart):
+    path = searches.write("apart", **CONFIG)
+    uses = "from nasflow.flows.server.in_use import use_server\nuse_server('http://127.0.0.1:1/api', False, None)\n"
+    program = searches.folder / "shows-its-environment"
+    program.write_text("#!/bin/sh\nenv\n")
+    program.chmod(0o755)
+    environment = {name: value for name, value in searches.server.env.items() if name != "PREFECT_API_URL"}
+    code = uses + _RESUMES.replace("apart=False", f"apart={apart}")
+    ended = run_forked(["python", "-c", code, path, program], searches.folder, environment)
+    assert ended.returncode == 0, ended.stderr
+    shown = (searches.folder / "nasflow-runs" / "apart" / "recover.log").read_text()
+    assert ("PREFECT_API_URL=" in shown) is not apart
+
+
 @pytest.mark.long
 def test_dead_searches_are_resumed(searches, undisturbed):
     end_in_round(searches, "killed", 1, signal.SIGKILL)
