@@ -65,7 +65,7 @@ class OwnServer:
             options = [f"--socket={listener.fileno()}", f"--news={told}", f"--port={self.port}"]
             if idle is not None:
                 options.append(f"--idle={idle}")
-            elif threading.current_thread() is threading.main_thread():  # the kernel means the thread that starts it
+            else:
                 options.append(f"--parent={os.getpid()}")
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", _PROGRAM, *options, *(f"--stderr={file}" for file in passed[1:])],
@@ -125,7 +125,7 @@ class OwnServer:
 
 _started: list[OwnServer] = []
 _postponed: list[float | None] = []
-_ensuring = threading.Lock()
+_starting = threading.RLock()  # only one thread can read what a server says of its start
 
 
 def start_own_server(idle: float | None = None) -> None:
@@ -158,14 +158,15 @@ def use_own_server() -> None:
     Raises:
         PrefectApiError: it did not start.
     """
-    if _postponed and not _started and not _is_named():
-        _start(_postponed[-1])
-    if not _started or server_in_use():
-        return
-    if _started[-1].wait():
-        use_server(_started[-1].url, _started[-1].kept, process_id(_started[-1].process.pid))
-    else:  # Prefect's settings name another
-        _started.pop().end()
+    with _starting:
+        if _postponed and not _started and not _is_named():
+            _start(_postponed[-1])
+        if not _started or server_in_use():
+            return
+        if _started[-1].wait():
+            use_server(_started[-1].url, _started[-1].kept, process_id(_started[-1].process.pid))
+        else:  # Prefect's settings name another
+            _started.pop().end()
 
 
 def ensure_server() -> None:
@@ -176,7 +177,7 @@ def ensure_server() -> None:
     Raises:
         PrefectApiError: it did not start.
     """
-    with _ensuring:
+    with _starting:
         ended = _forget_ended()
         if _is_named():
             return

@@ -10,7 +10,6 @@ import gc
 import math
 import os
 import secrets
-import signal
 import socket
 import sys
 import time
@@ -23,7 +22,6 @@ import uvicorn
 from uvicorn._types import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, Scope
 
 from nasflow.system.process_id import process_id, process_table
-from nasflow.training_service.machine.processes import die_with_parent
 
 from .database_template import DatabaseTemplate
 from .kept_servers import IDENTITY, KeptServer, remove_record, serving_key, write_record
@@ -61,14 +59,20 @@ class Watched:
 
 
 class Server(uvicorn.Server):
-    """Calls `ready` once it answers and `ended` when it ends, which it does after `idle` seconds without a request."""
+    """Calls `ready` once it answers and `ended` when it ends.
 
-    def __init__(self, app: Watched, idle: float, ready: Callable[[], None], ended: Callable[[], None]):
+    It ends after `idle` seconds without a request, and with the process `parent` if that is not None. The kernel could
+    tell it of the end of the thread that started it, not of the process.
+    """
+
+    def __init__(
+        self, app: Watched, idle: float, parent: int | None, ready: Callable[[], None], ended: Callable[[], None]
+    ):
         application: ASGI3Application = app
         super().__init__(
             uvicorn.Config(application, log_level="error", lifespan="on", timeout_graceful_shutdown=_CLOSES_WITHIN)
         )
-        self._app, self._idle, self._ready, self._ended = app, idle, ready, ended
+        self._app, self._idle, self._parent, self._ready, self._ended = app, idle, parent, ready, ended
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start."""
@@ -78,7 +82,8 @@ class Server(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         """Whether to end."""
-        return await super().on_tick(counter) or self._app.idle() > self._idle
+        is_left = self._parent not in (None, os.getppid())
+        return await super().on_tick(counter) or is_left or self._app.idle() > self._idle
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End. A signal that asked for it ends the process right after this."""
@@ -89,8 +94,6 @@ class Server(uvicorn.Server):
 def main() -> None:
     """Run the server until it is ended."""
     options = _options()
-    if options.parent is not None:
-        die_with_parent(options.parent, signal.SIGTERM)
     os.environ["PREFECT_SERVER_API_PORT"] = str(options.port)  # its UI asks the API there
     if options.idle is None:  # nobody looks at it
         os.environ.update({"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"})
@@ -155,7 +158,7 @@ def _server(options: argparse.Namespace, app: Any) -> Server:
         if record is not None:
             remove_record(record)
 
-    return Server(Watched(app, token), 60 * (options.idle or math.inf), ready, ended)
+    return Server(Watched(app, token), 60 * (options.idle or math.inf), options.parent, ready, ended)
 
 
 def _record(options: argparse.Namespace, token: str) -> KeptServer:

@@ -38,12 +38,12 @@ def run_here(runner: str, folder: Path) -> int:
             run = resolve_name(runner)  # before the levels that its imports set are looked at
             with _state_kept():
                 code = int(run(folder / "job.json"))
-            if code == DEVICE_FAULT:
-                _FAULTS.append(folder)
+                if code == DEVICE_FAULT:
+                    _FAULTS.append(folder)
             return code
         except (Exception, SystemExit):
             traceback.print_exc()
-            return 1
+            return DEVICE_FAULT if _FAULTS else 1  # a GPU that can't be used has no generator to restore
         finally:
             gc.collect()  # a module and its trainer refer to each other, and would keep memory until a later collection
 

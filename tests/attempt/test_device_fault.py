@@ -115,6 +115,20 @@ def test_a_process_without_its_gpu_runs_no_further_job(tmp_path: Path, monkeypat
         debug_run.run_here(f"{__name__}:leave", tmp_path)
 
 
+def test_a_generator_that_can_not_be_restored_hides_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of a GPU that can't be used."""
+
+    def fail(_: object) -> None:
+        raise RuntimeError(FAULT)
+
+    monkeypatch.setattr(debug_run, "_FAULTS", [])
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "set_rng_state", fail)
+        assert debug_run.run_here(f"{__name__}:leave", tmp_path) == DEVICE_FAULT
+    with pytest.raises(ServiceError, match="run the search again"):
+        debug_run.run_here(f"{__name__}:leave", tmp_path)
+
+
 def leave(job: Path) -> int:
     return DEVICE_FAULT
 

@@ -1,9 +1,11 @@
 """Flows that a script calls where no server is named: nasflow starts one for them, as its commands do."""
 
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from prefect import Flow
 from prefect.flows import load_flow_arguments_from_entrypoint, load_flow_from_entrypoint
@@ -107,3 +109,25 @@ def test_a_flow_with_other_options_and_one_that_is_loaded_for_a_deployment_start
     for each in (flow, loaded, other):
         with pytest.raises(PrefectApiError, match="called"):
             each()
+
+
+KILLED = """
+import os, signal, threading
+from nasflow.flows.server import own_server
+
+thread = threading.Thread(target=own_server.ensure_server)
+thread.start()
+thread.join()
+print(own_server._started[-1].process.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.long
+def test_a_server_that_a_thread_has_started_ends_with_the_process(tmp_path: Path) -> None:
+    env = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
+    ended = run_forked(["python", "-c", KILLED], tmp_path, {**env, "PREFECT_HOME": str(tmp_path / "prefect")})
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    if psutil.pid_exists(server := int(ended.stdout)):
+        psutil.wait_procs([psutil.Process(server)], timeout=60)
+    assert not psutil.pid_exists(server)
