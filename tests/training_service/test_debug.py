@@ -144,7 +144,7 @@ def test_a_breakpoint_can_be_talked_to(root):
 def test_other_threads_can_print_while_jobs_begin_and_end(root):
     """Jobs put their own streams in place of the process's and take them back: under the feet of who prints then."""
     program = (
-        "import sys, threading; from pathlib import Path\n"
+        "import sys, threading, torch; from pathlib import Path\n"
         "from nasflow.training_service.debug_run import run_here\n"
         "def prints():\n"
         "    while not over.is_set():\n"
