@@ -3,6 +3,7 @@
 import gc
 import logging
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Iterator
@@ -12,10 +13,34 @@ from pkgutil import resolve_name
 from typing import Any, ClassVar, TextIO
 
 from nasflow.errors import ServiceError
+from nasflow.job.asked_end import ended_when
 from nasflow.job.spec import DEVICE_FAULT
 from nasflow.system.log_level import log_level
 
+TURN = threading.Lock()
+"""Held while a job runs: the random generators, the output and more belong to the process."""
 _FAULTS: list[Path] = []  # jobs after which this process can't use its GPU
+
+
+class RunHere:
+    """A job that runs in this process, which another thread may cancel."""
+
+    def __init__(self) -> None:
+        self._cancelled, self._ended = threading.Event(), threading.Event()
+
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        """Let the job run, and its end be recorded, in this block."""
+        try:
+            with ended_when(self._cancelled.is_set):
+                yield
+        finally:
+            self._ended.set()
+
+    def cancel(self) -> None:
+        """Ask the job to end at its next batch, and wait for its end."""
+        self._cancelled.set()
+        self._ended.wait()
 
 
 def run_here(runner: str, folder: Path) -> int:
