@@ -110,14 +110,19 @@ def test_kill_of_a_job(searches, undisturbed):
     assert all(attempt["kind"] == "batch" for attempt in searches.json("show", "search")["attempts"])
 
 
-def test_interrupt_leaves_a_resumable_study(searches, undisturbed):
-    searches.write("search", **CONFIG)
+def interrupt(searches, epochs, config):
+    """Press Ctrl-C in a search after so many epochs."""
+    searches.write("search", **config)
     controller = searches.start("run", "search.yaml")
-    wait_for_epochs(searches, 6)
+    wait_for_epochs(searches, epochs)
     controller.send_signal(signal.SIGINT)
     output, _ = controller.communicate(timeout=60)
     assert controller.returncode == 130, output
     assert "the same command continues from here" in output
+
+
+def test_interrupt_leaves_a_resumable_study(searches, undisturbed):
+    interrupt(searches, 6, CONFIG)
     assert not processes(searches)
     searches.run("run", "search.yaml")
     assert_nothing_lost_or_repeated(searches, undisturbed)
@@ -125,13 +130,7 @@ def test_interrupt_leaves_a_resumable_study(searches, undisturbed):
 
 def test_interrupt_of_a_job_in_the_controller(searches):
     """It ends at its next batch, with its finished epochs; the next run goes on from these, and counts no retry."""
-    searches.write("search", **CONFIG | {"budget": {"rounds": 1, "trials_per_round": 4}, **DEBUG})
-    controller = searches.start("run", "search.yaml")
-    wait_for_epochs(searches, 1)
-    controller.send_signal(signal.SIGINT)
-    output, _ = controller.communicate(timeout=60)
-    assert controller.returncode == 130, output
-    assert "the same command continues from here" in output
+    interrupt(searches, 1, CONFIG | {"budget": {"rounds": 1, "trials_per_round": 4}, **DEBUG})
     events = searches.events("search")
     assert sum(event["kind"] == "epoch" for event in events) < 20
     assert events[-1]["kind"] == "ended" and events[-1]["infrastructure"]
