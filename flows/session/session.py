@@ -28,7 +28,7 @@ from nasflow.training_service.base import TrainingService
 from nasflow.trial import Trial
 
 from ..pool.make import make_service
-from ..server import forked_children  # noqa: F401 (for processes that are forked beside a search or after it)
+from ..server import forked_children, separate_random  # noqa: F401 (for the whole process)
 from ..server.secrets import refuse_recorded_secrets, use_prefect_blocks
 from ..ui.run_page import RunPage
 from ..ui.trial_events import TrialEvents

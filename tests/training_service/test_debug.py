@@ -153,7 +153,7 @@ def test_other_threads_can_print_while_jobs_begin_and_end(root):
         "sys.setswitchinterval(1e-6)\n"
         "threads = [threading.Thread(target=prints) for _ in range(4)]\n"
         "[thread.start() for thread in threads]\n"
-        "[run_here('builtins:bool', folder) for _ in range(300)]\n"
+        "[run_here('builtins:bool', folder) for _ in range(100)]\n"
         "over.set()\n"
         "[thread.join() for thread in threads]\n"
     )

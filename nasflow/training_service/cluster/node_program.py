@@ -28,6 +28,7 @@ from nasflow.training_service.machine.processes import adopt_orphans, die_with_p
 _LOOK = 0.25  # seconds between two checks whether the controller has asked the run to end
 _LOOK_AT_OTHERS = 1.0  # seconds between two checks whether another machine is taken back, which lists a folder
 _OTHERS_BEGIN_WITHIN = 600.0  # seconds
+_SIGNALS_ARRIVE_WITHIN = 2.0  # seconds between the first and the last process of a job that a cluster signals
 
 
 class _EndReason:
@@ -145,7 +146,10 @@ def _outcome(run: Run, nodes: int, end: _EndReason, start: Callable[[_EndReason]
     if why := _await_others(run, nodes, end):
         return JobState(status=JobStatus.LOST, reason=why) if end.why else _give_way(folder, why)
     state = start(end)
-    # some clusters also signal the job's process
+    # some clusters also signal the job's process, perhaps before this one
+    deadline = time.monotonic() + (_SIGNALS_ARRIVE_WITHIN if state.signal == signal.SIGTERM else 0)
+    while not end() and time.monotonic() < deadline:
+        time.sleep(_LOOK)
     if end.why and state.signal in (signal.SIGTERM, signal.SIGKILL):
         return JobState(status=JobStatus.LOST, reason=end.why)
     return state
