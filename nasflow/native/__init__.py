@@ -10,7 +10,7 @@ from nasflow.native.batch_norm import Statistics, batch_norm_backward, batch_sta
 from nasflow.native.compiling import COMPILERS, find_compiler
 from nasflow.native.conv_1x1 import OneByOne
 from nasflow.native.cross_entropy import cross_entropies, cross_entropies_and_gradients
-from nasflow.native.library import is_available
+from nasflow.native.library import is_available, look_again
 from nasflow.native.program import (
     BY_OUTPUT,
     activation,
@@ -43,6 +43,7 @@ __all__ = [
     "kept_statistics",
     "log_softmax",
     "log_softmax_backward",
+    "look_again",
     "normalize",
     "products",
     "sums",

@@ -45,6 +45,12 @@ def is_available() -> bool:
     return library() is not None
 
 
+def look_again() -> None:
+    """Let the next call look for native kernels again, and say so again, if there are none."""
+    if _library() is None:
+        _library.cache_clear()
+
+
 @lru_cache
 def _library() -> ctypes.CDLL | None:
     if os.environ.get("NASFLOW_NATIVE") == "0":

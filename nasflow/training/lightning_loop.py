@@ -162,13 +162,7 @@ def make_trainer(precision: Any, strategy: Strategy | None = None, processes: in
     Raises:
         ConfigError: its device can't compute in this precision.
     """
-    logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", message=".*`training_step` returned `None`.*")
-    warnings.filterwarnings("ignore", message=".*returned `None`, this fit will run with no optimizer.*")
-    warnings.filterwarnings("ignore", message=".*does not have many workers.*")
-    warnings.filterwarnings("ignore", message=".*have no `val_dataloader`.*")  # data may have no validation
-    warnings.filterwarnings("ignore", message=".*`srun` command is available.*")  # jobs start their own way
-    warnings.filterwarnings("ignore", message=".*isinstance.treespec, LeafSpec.*")  # Lightning 2.6 on torch 2.13
+    quiet()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     plugins: list[Any] = [LightningEnvironment()]  # in a Slurm allocation it would take itself for one of several ranks
     if precision == "16-mixed":
@@ -193,6 +187,19 @@ def make_trainer(precision: Any, strategy: Strategy | None = None, processes: in
         default_root_dir=Path.cwd(),
         plugins=plugins,
     )
+
+
+def quiet() -> None:
+    """Turn off what Lightning says about loops that it does not drive."""
+    lightning = logging.getLogger("pytorch_lightning")
+    if lightning.level != logging.WARNING:  # to set it takes a while
+        lightning.setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", message=".*`training_step` returned `None`.*")
+    warnings.filterwarnings("ignore", message=".*returned `None`, this fit will run with no optimizer.*")
+    warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+    warnings.filterwarnings("ignore", message=".*have no `val_dataloader`.*")  # data may have no validation
+    warnings.filterwarnings("ignore", message=".*`srun` command is available.*")  # jobs start their own way
+    warnings.filterwarnings("ignore", message=".*isinstance.treespec, LeafSpec.*")  # Lightning 2.6 on torch 2.13
 
 
 def _refuse_without_half(device: str) -> None:

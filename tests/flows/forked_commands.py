@@ -182,7 +182,10 @@ if __name__ == "__main__":
 
     set_up_prefect(verbose=False)  # as commands do before they import Prefect
     for module in ("nasflow.flows.search_flow", "nasflow.flows.cli", *PRELOAD):
-        importlib.import_module(module)
+        if (
+            module != "nasflow.training.warm"
+        ):  # what it keeps depends on the environment, which each command has its own
+            importlib.import_module(module)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     room = forked_workers.find_room()
     sys.path.remove(str(_REPOSITORY))

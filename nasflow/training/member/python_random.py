@@ -29,6 +29,14 @@ def get_state() -> tuple[Any, ...]:
     return ctypes.string_at(_place, _BYTES), _generator.gauss_next
 
 
+def seeded(seed: int) -> tuple[Any, ...]:
+    """Return the position at which a seed begins, for `set_state`."""
+    generator: Any = random.Random(seed)
+    if _place is None:
+        return generator.getstate()  # type: ignore[no-any-return]
+    return ctypes.string_at(id(generator) + object.__basicsize__, _BYTES), generator.gauss_next
+
+
 def set_state(state: tuple[Any, ...]) -> None:
     """Go to a position."""
     if _place is None:

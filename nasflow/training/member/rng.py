@@ -1,7 +1,6 @@
 """Random streams: code that draws from the global generators draws from a stream that is not shared."""
 
 import ctypes
-import random
 from array import array
 from types import TracebackType
 from typing import Any
@@ -37,7 +36,7 @@ class RngStream:
             torch.Generator(device=self.device).manual_seed(seed).get_state() if self.device is not None else None
         )
         self._numpy: Any = np.random.MT19937(seed)
-        self._python = python_random.from_plain(random.Random(seed).getstate())
+        self._python = python_random.seeded(seed)
         self._outer: Any = None
         self._saved_python: tuple[Any, dict[str, Any]] | None = None  # the state, and its form in `state_dict`
         self._saved_numpy: tuple[bytes, dict[str, Any]] | None = None  # the generator's memory, likewise

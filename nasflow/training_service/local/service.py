@@ -34,7 +34,7 @@ from nasflow.training_service.machine.processes import KILLED_WITHIN, carriers, 
 
 RUNNER = "nasflow.training.runner:run_job_file"
 # Nearly every job needs these, and they are slow to import; a forked job has them at once.
-PRELOAD = ("nasflow.training.training_job", "nasflow.evaluator.data")
+PRELOAD = ("nasflow.training.training_job", "nasflow.training.warm", "nasflow.evaluator.data")
 _POLL = 0.02  # seconds
 _WAIT_ON = 0.03  # seconds for which jobs that were seen to wait are not looked at again, as many may be followed
 # Until when, which jobs, and their state.

@@ -168,3 +168,5 @@ def test_pythons_numbers_are_read_where_they_are() -> None:
         going_back()
         assert [random.random() for _ in range(700)] == drawn
     assert python_random.as_plain(python_random.from_plain(plain)) == plain
+    for seed in (0, 7, 2**62):
+        assert python_random.as_plain(python_random.seeded(seed)) == random.Random(seed).getstate()

@@ -61,7 +61,7 @@ class Logbook:
         """
         self.settle()
         self.logged += 1
-        if isinstance(value, torchmetrics.Metric):
+        if not isinstance(value, float) and isinstance(value, torchmetrics.Metric):  # which asks all its subclasses
             self._metrics[name] = value
             return
         weight = batch_size or self.batch_size
