@@ -43,7 +43,8 @@ def make_parser(description: str) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="workload", required=True)
     for name, module in WORKLOADS.items():
         text = module.__doc__ or ""
-        command = commands.add_parser(name, help=text.partition("\n")[0], description=text, formatter_class=formatter)
+        line = text.partition("\n")[0].replace("%", "%%")
+        command = commands.add_parser(name, help=line, description=text, formatter_class=formatter)
         command.add_argument("--json", type=Path, help="write the line of JSON to this file too")
         command.add_argument("--folder", type=Path, help="where jobs are run; default: the system's temporary folder")
         module.add_arguments(command)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+import nasflow.training.warm  # noqa: F401 - as nasflow's workers do
 from benchmarks.merging.group import ROOT, Group
 from benchmarks.merging.plain import Manner, train
 from nasflow.job.events import Epoch, Event, Evicted, Final

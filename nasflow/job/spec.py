@@ -17,6 +17,7 @@ folder of each (nasflow.checkpoint.saver). It can be copied and fetched under an
 
 import json
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
@@ -229,6 +230,7 @@ def program_dir(root: Path, number: int) -> Path:
     return trial_dir(root, number) / "program"
 
 
+@lru_cache(maxsize=4096)  # looked up after each epoch of each trial
 def stop_mark(root: Path, number: int) -> Path:
     """The file that asks a job to end a trial after its present epoch."""
     return trial_dir(root, number) / "stop"

@@ -128,3 +128,8 @@ def test_its_links_lead_somewhere() -> None:
         file, _, anchor = link.partition("#")
         assert not file or (ROOT / "docs" / file).is_file(), link
         assert not anchor or anchor in headings[file or "merging.md"], link
+
+
+def test_its_help() -> None:
+    """argparse formats some of it with `%`."""
+    assert "95 %" in make_parser("").format_help()

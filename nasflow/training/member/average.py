@@ -60,15 +60,18 @@ class Average:
         move_averages([self.tensors[parameter] for parameter in old], [p.detach() for p in old], self.share)
         self.tensors.update({p: p.detach().clone() for p in trained if p not in self.tensors})
 
-    @torch.no_grad()
     def swap(self, averaged: bool) -> None:
         """Put the averages in the place of the weights, or the weights back in theirs; nothing if they are there."""
-        if averaged is not self._is_swapped:
-            self._is_swapped = averaged
-            for parameter, average in self.tensors.items():
-                weights = parameter.detach().clone()
-                parameter.copy_(average)
-                average.copy_(weights)
+        is_due, self._is_swapped = averaged is not self._is_swapped, averaged
+        if is_due and self.tensors:  # of most members there are none
+            self._exchange()
+
+    @torch.no_grad()
+    def _exchange(self) -> None:
+        for parameter, average in self.tensors.items():
+            weights = parameter.detach().clone()
+            parameter.copy_(average)
+            average.copy_(weights)
 
     def split(self, module: nn.Module, weights: dict[str, Any]) -> dict[str, Any]:
         """Put the averages into a state dict; return, by name, the weights that training goes on with."""

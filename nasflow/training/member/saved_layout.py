@@ -1,5 +1,6 @@
 """The weights of a module and the states of its optimizers, in a form that is fast to pack at every checkpoint."""
 
+import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
@@ -60,10 +61,10 @@ class SavedLayout:
         return self._dicts.setdefault(name, DictText()).written(tree)
 
     def lists(self, **lists: list[Any]) -> dict[str, JsonText | list[Any]]:
-        """Return lists that grow at their ends only, for `Packer.pack`."""
+        """Return lists of numbers, or of dicts of numbers, that grow at their ends only, for `Packer.pack`."""
         if self._left > 0:
             self._left -= 1
-            return dict(lists)
+            return {name: _written(items) for name, items in lists.items()}
         return {name: self._lists.setdefault(name, ListText()).written(items) for name, items in lists.items()}
 
     def _laid(self, key: str, thing: Any, kind: Callable[[Any], "_Weights | _States"]) -> LaidOut | None:
@@ -224,6 +225,15 @@ def _held_by(part: nn.Module) -> Iterable[tuple[dict[str, Any], Collection[str]]
 
 def _trained_by(optimizer: Optimizer) -> list[nn.Parameter]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _written(items: list[Any]) -> JsonText | list[Any]:
+    """Return the text of a list of numbers, or of dicts of numbers; the list itself if it is another, or may be."""
+    try:
+        text = json.dumps(items, allow_nan=False)  # in C
+    except ValueError:
+        return items
+    return items if "$" in text else JsonText(text)
 
 
 @lru_cache

@@ -3,7 +3,7 @@
 import operator
 import weakref
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,8 +70,8 @@ class _Leaf:
 
     @property
     def has_sparse_gradient(self) -> bool:
-        """Whether the gradient is sparse, as of a look-up that tracing did not show."""
-        return self.kind.lone and self._tensor.grad is not None and self._tensor.grad.is_sparse
+        """Whether the gradient is sparse, as of a look-up that tracing did not show; only if it is no row of others."""
+        return self._tensor.grad is not None and self._tensor.grad.is_sparse
 
     def gradient(self) -> torch.Tensor | None:
         """Return the gradient with its elements in the same order, or None if there is none."""
@@ -172,6 +172,7 @@ class StackedOptimizer:
             for place in places:
                 if place.member in self._alone:
                     self._alone[place.member].places.append((stack, place))
+        self._lone = [leaf for leaf in self._leaves if leaf.kind.lone]
         self._kinds = {(place.member, place.slot, leaf.kind) for leaf in self._leaves for place in leaf.places}
         owners = [{place.position: place.member for place in leaf.places} for leaf in self._leaves]
         self._clip = StackedClip(
@@ -230,7 +231,7 @@ class StackedOptimizer:
         if skipped:
             places = [place for leaf in self._leaves for place in leaf.places if place.member in skipped]
             idle = {*idle, *(place.parameter for place in places)}
-        with self._unchanged(idle):
+        with self._unchanged(idle) if idle else nullcontext():
             self._step(idle, skipped)
             if self._counts_steps:
                 self.count_step()
@@ -258,7 +259,7 @@ class StackedOptimizer:
         return None if self._alone else (self._made, *(sweep.form for sweep in self._sweeps))
 
     def _step(self, idle: Collection[nn.Parameter], skipped: Collection[int]) -> None:
-        if sparse := {leaf.places[0].member for leaf in self._leaves if leaf.has_sparse_gradient}:
+        if sparse := {leaf.places[0].member for leaf in self._lone if leaf.has_sparse_gradient}:
             self._lay({*self._alone, *sparse})
         grads = [leaf.gradient() for leaf in self._leaves]
         pattern = tuple(grad is not None for grad in grads)

@@ -1,8 +1,8 @@
 """Units: groups of members that are stepped together."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from types import TracebackType
 from typing import Any
 
 import torch
@@ -29,8 +29,7 @@ def reasons_of(wrong: Mapping[Member, str]) -> str:
     return "; ".join(f"trial {member.trial}: {what}" for member, what in wrong.items())
 
 
-@contextmanager
-def guarding(member: Member, failed: Callable[[Member, BaseException], None]) -> Iterator[None]:
+class guarding:  # noqa: N801 - used as a function; a generator would take twice as long, in each hook of each member
     """Run a member's own code. A crash is attributed to it; `failed` is called with the member and what it raises.
 
     Others do not notice that it has switched gradients off, nor a default dtype that it has set before it failed.
@@ -39,23 +38,39 @@ def guarding(member: Member, failed: Callable[[Member, BaseException], None]) ->
         InfrastructureError: nobody's fault.
         DeviceFaultError: a fault of the GPU, perhaps another member's.
     """
-    gradients, kind = torch.is_grad_enabled(), torch.get_default_dtype()
-    if member.without_gradients:
-        torch.set_grad_enabled(False)
-    try:
-        with activity.running(member.trial):
-            yield
-        if gradients:
-            member.without_gradients = not torch.is_grad_enabled()
-    except InfrastructureError:
-        raise
-    except (Exception, SystemExit) as error:  # an error in a member's code is its own failure
-        refuse_fault(error)
-        torch.set_grad_enabled(gradients)
-        torch.set_default_dtype(kind)
-        failed(member, error)
-    finally:
-        torch.set_grad_enabled(gradients)
+
+    __slots__ = ("_failed", "_gradients", "_kind", "_member", "_running")
+
+    def __init__(self, member: Member, failed: Callable[[Member, BaseException], None]):
+        self._member, self._failed = member, failed
+
+    def __enter__(self) -> None:
+        self._gradients, self._kind = torch.is_grad_enabled(), torch.get_default_dtype()
+        if self._member.without_gradients:
+            torch.set_grad_enabled(False)
+        self._running = activity.running(self._member.trial)
+        self._running.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        self._running.__exit__(kind, error, trace)
+        try:
+            if error is None and self._gradients:
+                self._member.without_gradients = not torch.is_grad_enabled()
+            if not isinstance(error, Exception | SystemExit) or isinstance(error, InfrastructureError):
+                return False
+            refuse_fault(error)
+            self._restore()
+            torch.set_default_dtype(self._kind)
+            self._failed(self._member, error)  # an error in a member's code is its own failure
+        finally:
+            self._restore()
+        return True
+
+    def _restore(self) -> None:
+        if torch.is_grad_enabled() is not self._gradients:
+            torch.set_grad_enabled(self._gradients)
 
 
 class Unit(ABC):
