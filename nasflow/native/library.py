@@ -47,7 +47,7 @@ def is_available() -> bool:
 
 def look_again() -> None:
     """Let the next call look for native kernels again, and say so again, if there are none."""
-    if _library() is None:
+    if library() is None:
         _library.cache_clear()
 
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 from importlib.metadata import entry_points
 
 import torch
-from lightning_fabric.accelerators.xla import XLAAccelerator
+from lightning_fabric.accelerators.xla import _XLA_AVAILABLE
 from lightning_fabric.utilities import registry
 from torch import nn
 from torchmetrics import Metric
@@ -24,7 +24,7 @@ def warm() -> None:
     """Make it all; the second time that takes no time."""
     quiet()
     registry.entry_points(group="pytorch_lightning.callbacks_factory")  # type: ignore[attr-defined]
-    XLAAccelerator.is_available()  # looks for its package
+    bool(_XLA_AVAILABLE)  # looks for the package, and does not import it
     Accuracy(2)  # torchmetrics looks for what it draws with
     isinstance({}, Metric)  # asks all subclasses, once for each type
     CostModel(torch.device("cpu"))  # loads native kernels, and reads measured costs

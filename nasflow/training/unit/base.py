@@ -46,16 +46,16 @@ class guarding:  # noqa: N801 - used as a function; a generator would take twice
 
     def __enter__(self) -> None:
         self._gradients, self._kind = torch.is_grad_enabled(), torch.get_default_dtype()
-        if self._member.without_gradients:
-            torch.set_grad_enabled(False)
         self._running = activity.running(self._member.trial)
         self._running.__enter__()
+        if self._member.without_gradients:
+            torch.set_grad_enabled(False)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        self._running.__exit__(kind, error, trace)
         try:
+            self._running.__exit__(kind, error, trace)
             if error is None and self._gradients:
                 self._member.without_gradients = not torch.is_grad_enabled()
             if not isinstance(error, Exception | SystemExit) or isinstance(error, InfrastructureError):

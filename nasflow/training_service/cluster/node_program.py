@@ -146,13 +146,19 @@ def _outcome(run: Run, nodes: int, end: _EndReason, start: Callable[[_EndReason]
     if why := _await_others(run, nodes, end):
         return JobState(status=JobStatus.LOST, reason=why) if end.why else _give_way(folder, why)
     state = start(end)
-    # some clusters also signal the job's process, perhaps before this one
-    deadline = time.monotonic() + (_SIGNALS_ARRIVE_WITHIN if state.signal == signal.SIGTERM else 0)
-    while not end() and time.monotonic() < deadline:
-        time.sleep(_LOOK)
+    if state.signal == signal.SIGTERM:
+        _await_signal(end)
+    # some clusters also signal the job's process
     if end.why and state.signal in (signal.SIGTERM, signal.SIGKILL):
         return JobState(status=JobStatus.LOST, reason=end.why)
     return state
+
+
+def _await_signal(end: _EndReason) -> None:
+    """Wait for the signal that a cluster may send this process, after that to the job's."""
+    deadline = time.monotonic() + _SIGNALS_ARRIVE_WITHIN
+    while not end() and time.monotonic() < deadline:
+        time.sleep(_LOOK)
 
 
 def _listen(end: _EndReason) -> None:

@@ -119,7 +119,7 @@ class LocalService(RootHere):
     def early_start(self) -> Iterator[None]:
         """Context in which the workers that `prepare` would start already import what jobs need.
 
-        They change nothing before `prepare` is called, and unused ones are ended when the context exits. For callers
+        They change nothing of the root before `prepare` is called, and unused ones are ended when the context exits. For callers
         that do not know yet whether there is anything to run.
         """
         if not self._state.dir.exists():  # else there are workers already, perhaps of another controller
