@@ -119,8 +119,8 @@ class LocalService(RootHere):
     def early_start(self) -> Iterator[None]:
         """Context in which the workers that `prepare` would start already import what jobs need.
 
-        They change nothing of the root before `prepare` is called, and unused ones are ended when the context exits. For callers
-        that do not know yet whether there is anything to run.
+        They change nothing of the root before `prepare` is called, and unused ones are ended when the context exits.
+        For callers that do not know yet whether there is anything to run.
         """
         if not self._state.dir.exists():  # else there are workers already, perhaps of another controller
             self._early = {group: self._launch(group, early=True) for group in self._groups(self._layouts)}
