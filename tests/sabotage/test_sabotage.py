@@ -7,6 +7,8 @@ import pytest
 from tests.sabotage.changes import CHANGES, Change
 from tests.sabotage.command import ROOT, compared, copied
 
+pytestmark = pytest.mark.long
+
 CAUGHT = (
     "a parameter's second gradient is dropped",
     "pointwise: segments in another order",

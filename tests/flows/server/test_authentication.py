@@ -15,6 +15,8 @@ from nasflow.study.study import Study
 from tests.flows.forked_commands import run_forked
 from tests.flows.searches import PrefectServer, Searches, start_prefect_server
 
+pytestmark = pytest.mark.long
+
 PASSWORD = "admin:correct horse"
 SPOKEN = [PASSWORD.encode(), base64.b64encode(PASSWORD.encode())]
 CONFIG = {
@@ -74,7 +76,6 @@ def watch(done: threading.Event, told: set[bytes]) -> None:
                 continue
 
 
-@pytest.mark.long
 def test_every_command_works_with_it(searched):
     assert "created" in searched.run("setup")
     assert "deployment 'nas-search/small' on work pool 'nasflow'" in searched.run("deploy", "small.yaml")

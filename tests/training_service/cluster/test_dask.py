@@ -30,6 +30,8 @@ dask_service = pytest.importorskip("nasflow.training_service.cluster.dask")
 
 from tests.dask import WORKERS, start_dask  # noqa: E402 - needs Dask
 
+pytestmark = pytest.mark.long
+
 SCRIPTED = "nasflow.testing.scripted_job:run_job_file"
 ADDRESS = "NASFLOW_TEST_DASK"
 
@@ -58,7 +60,6 @@ def make(root: Path, slots: int = 1, runner: str = SCRIPTED, **options):
     )
 
 
-@pytest.mark.long
 @handful
 class TestDaskService(TrainingServiceContract):
     """What depends on Dask: Slurm keeps the whole contract with the same `ClusterService`."""
@@ -178,7 +179,6 @@ def test_a_scheduler_that_does_not_answer_is_waited_for(root, dask):
     assert finish(service, service.submit(script("next"))).exit_code == 0
 
 
-@pytest.mark.long
 def test_a_scheduler_that_hangs_is_not_waited_for_for_ever(root, dask, monkeypatch, caplog):
     monkeypatch.setattr(dask_service, "_ANSWERS_WITHIN", 0.5)
     service = make(root)
@@ -194,6 +194,5 @@ def test_a_scheduler_that_hangs_is_not_waited_for_for_ever(root, dask, monkeypat
     assert finish(service, service.submit(script("job"))).exit_code == 0
 
 
-@pytest.mark.long
 def test_a_trial_on_two_devices(root, tmp_path):
     assert_goes_on_after_a_kill(make(root, runner=RUNNER), root, tmp_path / "solo")
