@@ -19,6 +19,7 @@ from nasflow.evaluator.loading.folds import own_batch
 from nasflow.job import activity
 from nasflow.merge.values.frozen_pool import FrozenPool
 from nasflow.system.open_files import lacks_files
+from nasflow.training.batches.loading_errors import refuse_ended_worker
 from nasflow.training.batches.seeded_loader import FoldedLoader, SeededLoader
 from nasflow.training.device.devices import Copies, Devices
 from nasflow.training.device.fault import refuse_fault
@@ -226,7 +227,8 @@ class Driver(ABC):
             self.evicted(member.number, member.finished_epochs + 1, error_text(error))
 
     def refuse_to_blame(self, error: BaseException) -> None:
-        """Raise InfrastructureError if several members share what is lacking, so that none of them can be blamed."""
+        """Raise InfrastructureError if none of the members can be blamed: they share what is lacking, or was ended."""
+        refuse_ended_worker(error)
         if lacks_files(error) and self.roster.shared:
             raise InfrastructureError(
                 "the job's process can open no more files, and its trials share them; raise 'ulimit -n' where it runs: "

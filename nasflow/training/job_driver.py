@@ -17,7 +17,7 @@ from nasflow.job.events import Entered, Evicted
 from nasflow.job.spec import JobSpec, stop_mark
 from nasflow.resumable.job import JobRunner, State
 from nasflow.space.shared_layers import Owners
-from nasflow.training.batches.loading_errors import why_not_loaded
+from nasflow.training.batches.loading_errors import refuse_ended_worker, why_not_loaded
 from nasflow.training.device.devices import Devices
 from nasflow.training.device.fault import refuse_fault
 from nasflow.training.device.memory import free_failed
@@ -190,6 +190,7 @@ class JobDriver(SpecDriver):
             raise
         except Exception as error:
             if not self._notice.came:
+                refuse_ended_worker(error)
                 self._refuse_samples(error)
                 raise
             text = f"{self._notice.text}: {error_message(error)}"

@@ -5,12 +5,15 @@ import re
 import traceback
 from collections.abc import Sequence
 
+from nasflow.errors import InfrastructureError
+
 _NOT_TOGETHER = (
     "default_collate: batch must contain",
     "stack expects each tensor to be equal size",
     "each element in list of batch should be of equal size",
 )
 _UNEQUAL_IN_WORKERS = "Trying to resize storage that is not resizable"
+_ENDED = re.compile(r"DataLoader worker \(pid \d+\) is killed by signal: Terminated")
 _COLLATE = "torch/utils/data/_utils/collate.py"
 _SENDING = ("torch/utils/data/dataloader.py", "multiprocessing/reduction.py")
 
@@ -35,6 +38,15 @@ def why_not_loaded(target: str, error: BaseException) -> str | None:
             "functions of a module in place of lambdas, and no open files, or take num_workers=0"
         )
     return None
+
+
+def refuse_ended_worker(error: BaseException) -> None:
+    """Raise InfrastructureError if a worker process of a loader was asked to end from outside (SIGTERM).
+
+    torch raises that in whatever code runs at that moment, such as a step of some trial.
+    """
+    if isinstance(error, RuntimeError) and _ENDED.match(str(error)):
+        raise InfrastructureError(f"a process that loads data was asked to end: {error}") from error
 
 
 def _place(text: str, files: Sequence[str]) -> str:

@@ -110,7 +110,7 @@ class HostAgent:
         share = CHUNK // max(1, len(poll.jobs))
         jobs = {job_id: self._news(job_id, known, share) for job_id, known in poll.jobs.items()}
         self._release({file.held for news in jobs.values() if news is not None for file in news.checkpoints})
-        return News(jobs=jobs, free=len(self._local.free_slots()))
+        return News(jobs=jobs, free=0 if self._is_ending_some() else len(self._local.free_slots()))
 
     def submit(self, submission: Submission) -> None:
         """Queue a job, after putting its checkpoints in place. Its events and log begin anew here."""
@@ -170,6 +170,10 @@ class HostAgent:
         if job_id not in self._ending or not self._ending[job_id].is_alive():
             self._ending[job_id] = threading.Thread(target=self._local.cancel, args=[_handle(job_id)])
             self._ending[job_id].start()
+
+    def _is_ending_some(self) -> bool:
+        """Whether a job has not ended yet that was asked to: the next may train the same trials, in the same files."""
+        return any(thread.is_alive() for thread in self._ending.values())
 
     @property
     def _local(self) -> LocalService:

@@ -30,8 +30,6 @@ dask_service = pytest.importorskip("nasflow.training_service.cluster.dask")
 
 from tests.dask import WORKERS, start_dask  # noqa: E402 - needs Dask
 
-pytestmark = pytest.mark.long
-
 SCRIPTED = "nasflow.testing.scripted_job:run_job_file"
 ADDRESS = "NASFLOW_TEST_DASK"
 
@@ -51,7 +49,7 @@ def root(tmp_path):
     make(tmp_path / "root").cleanup()
 
 
-pytestmark = pytest.mark.usefixtures("dask")
+pytestmark = [pytest.mark.usefixtures("dask"), pytest.mark.long]
 
 
 def make(root: Path, slots: int = 1, runner: str = SCRIPTED, **options):

@@ -2,8 +2,10 @@
 
 import os
 import shutil
+import signal
 from pathlib import Path, PurePosixPath
 
+import psutil
 import pytest
 
 from nasflow.errors import ServiceError
@@ -22,8 +24,9 @@ KNOWN = Known(claim="word", events=0, log=0)
 
 
 @pytest.fixture
-def agent(tmp_path: Path):
-    local = {"slots": 1, "gpu_indices": [], "max_trials_per_gpu": 1, "use_active_gpu": True, "reuse": True}
+def agent(tmp_path: Path, request: pytest.FixtureRequest):
+    slots = getattr(request, "param", 1)
+    local = {"slots": slots, "gpu_indices": [], "max_trials_per_gpu": 1, "use_active_gpu": True, "reuse": True}
     agent = HostAgent(tmp_path)
     agent.open(Opening(runner=SCRIPTED, preload=[], idle_timeout=60, abandoned_after=60, **local))
     yield agent
@@ -47,6 +50,19 @@ def test_what_a_job_drops_is_there_until_the_next_poll(agent: HostAgent, tmp_pat
     (again,) = news_of(agent, KNOWN.model_copy(update={"events": len(news.events)})).checkpoints or [None]
     assert again is None
     assert not (tmp_path / file.held).exists()
+
+
+@pytest.mark.parametrize("agent", [2], indirect=True)
+def test_while_a_job_is_ending_no_other_is_taken(agent: HostAgent, tmp_path: Path) -> None:
+    """It may be the one that replaces a job that was given up while its host was silent."""
+    spec = script("job", ["ignore", int(signal.SIGTERM)], ["wait", "never"])
+    agent.submit(Submission(spec=spec.model_dump_json(), known=KNOWN, uploads=[]))
+    until((tmp_path / "jobs/job/runs").exists, "start of the job")
+    assert agent.poll(Poll(jobs={"job": KNOWN})).free == 1
+    assert agent.poll(Poll(jobs={})).free == 0
+    (pid,) = (tmp_path / "jobs/job/runs").read_text().split()
+    assert until(lambda: agent.poll(Poll(jobs={})).free, "end of the job") == 2
+    assert not psutil.pid_exists(int(pid))
 
 
 def test_a_list_that_lacks_a_file_by_now_is_made_again(
