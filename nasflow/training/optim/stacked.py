@@ -70,7 +70,7 @@ class _Leaf:
 
     @property
     def has_sparse_gradient(self) -> bool:
-        """Whether the gradient is sparse, as of a look-up that tracing did not show; only if it is no row of others."""
+        """Whether the gradient is sparse, as of a look-up that tracing did not show; of a row it never is."""
         return self._tensor.grad is not None and self._tensor.grad.is_sparse
 
     def gradient(self) -> torch.Tensor | None:
